@@ -1,0 +1,287 @@
+// The operators: schemas, argument checks, and the hand-over to the CPU kernels.
+//
+// torch's stable ABI throughout, so that one binary serves every torch from 2.10 on. Schemas say what
+// is written: (a!) marks it.
+#include <functional>
+#include <optional>
+#include <tuple>
+
+#include "cpu/driver.h"
+#include "tensor_checks.h"
+
+namespace mbf {
+namespace {
+
+constexpr ScalarType kFloat = ScalarType::Float;
+constexpr ScalarType kDouble = ScalarType::Double;
+constexpr ScalarType kBFloat16 = ScalarType::BFloat16;
+
+// float64 statistics serve float64 tensors, float32 statistics the rest.
+const std::vector<ScalarType>& natural_dtypes(bool float64) {
+  static const std::vector<ScalarType> wide{kDouble};
+  static const std::vector<ScalarType> narrow{kFloat, kBFloat16, ScalarType::Half};
+  return float64 ? wide : narrow;
+}
+
+void torch_parallel_for(int64_t begin, int64_t end, int64_t grain,
+                        const std::function<void(int64_t, int64_t)>& body) {
+  torch::stable::parallel_for(begin, end, grain, body);
+}
+
+int64_t triangle_numbers(int64_t d) { return d * (d + 1) / 2; }
+
+ScalarType stats_dtype(const char* name, const Tensor& tensor) {
+  const ScalarType type = tensor.scalar_type();
+  if (type != kFloat && type != kDouble) {
+    fail(name, ": expected float32 or float64, got ", dtype_name(type));
+  }
+  return type;
+}
+
+// Everything a call may bring, gathered and checked step by step.
+struct Call {
+  TileJob job{};
+  int64_t d;
+  bool float64 = false;
+  std::vector<int64_t> blocks;
+  std::vector<int64_t> starts;
+  std::vector<BlockView> params, grads, momenta;
+  std::vector<double> damping;
+  MemoryMap memory;
+
+  explicit Call(int64_t block_size) : d(block_size) {
+    check_block_size(block_size);
+    job.block_size = static_cast<int>(block_size);
+    job.correction = 1.0;
+  }
+
+  void set_blocks(std::vector<int64_t> counts) {
+    blocks = std::move(counts);
+    starts = tile_starts(blocks);
+    job.tensors = static_cast<int64_t>(blocks.size());
+    job.blocks = blocks.data();
+    job.tile_start = starts.data();
+  }
+
+  void set_blocks_of(const TensorList& tensors) {
+    std::vector<int64_t> counts(tensors.size());
+    for (size_t i = 0; i < tensors.size(); ++i) counts[i] = tensors[i].numel() / d;
+    set_blocks(std::move(counts));
+  }
+
+  int64_t tiles() const { return starts.back(); }
+
+  void set_stats(const Tensor& stats, bool written) {
+    const ScalarType type = stats_dtype("stats", stats);
+    float64 = type == kDouble;
+    check_state("stats", stats, {tiles(), triangle_numbers(d), kTileBlocks}, type);
+    memory.add("stats", stats, written);
+    job.stats = stats.data_ptr();
+  }
+
+  // Without statistics the inverse alone tells the precision: bfloat16 belongs to float32.
+  void set_inverse(const Tensor& inverse, bool written, bool stats_known) {
+    const ScalarType type = inverse.scalar_type();
+    const bool known = type == kFloat || type == kBFloat16 || type == kDouble;
+    if (!known || (stats_known && float64 != (type == kDouble))) {
+      fail("inverse: expected ", stats_known && float64 ? "float64" : "float32 or bfloat16", ", got ",
+           dtype_name(type));
+    }
+    float64 = type == kDouble;
+    check_state("inverse", inverse, {tiles(), triangle_numbers(d), kTileBlocks}, type);
+    memory.add("inverse", inverse, written);
+    job.inverse = inverse.data_ptr();
+    job.inverse_format = type == kBFloat16 ? Format::BFloat16
+                         : type == kDouble ? Format::Float64
+                                           : Format::Float32;
+  }
+
+  void set_info(const Tensor& info) {
+    check_state("info", info, {tiles(), kTileBlocks}, ScalarType::Int);
+    memory.add("info", info, true);
+    job.info = static_cast<int32_t*>(info.data_ptr());
+  }
+
+  // One value, or one per tensor.
+  std::vector<double> per_tensor(const char* name, const Tensor& values) {
+    const int64_t count = values.numel();
+    if (count != 1 && count != job.tensors) {
+      fail(name, ": expected 1 or ", job.tensors, " values, got ", count);
+    }
+    check_state(name, values, {count}, kDouble);
+    const double* data = static_cast<const double*>(values.data_ptr());
+    std::vector<double> out(job.tensors);
+    for (int64_t i = 0; i < job.tensors; ++i) out[i] = data[count == 1 ? 0 : i];
+    return out;
+  }
+
+  void set_damping(const Tensor& values, double correction) {
+    damping = per_tensor("damping", values);
+    for (double value : damping) check_damping(value);
+    if (!(correction > 0.0 && correction <= 1.0)) {
+      fail("correction: expected a number in (0, 1], got ", correction);
+    }
+    job.damping = damping.data();
+    job.correction = correction;
+  }
+
+  void check_like(const char* name, const TensorList& tensors) {
+    if (static_cast<int64_t>(tensors.size()) != job.tensors) {
+      fail(name, ": expected ", job.tensors, " tensors, got ", tensors.size());
+    }
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].numel() != blocks[i] * d) {
+        fail(Name{name, static_cast<int64_t>(i)}, ": expected ", blocks[i] * d, " numbers, got ",
+             tensors[i].numel());
+      }
+    }
+  }
+
+  void set_grads(const TensorList& tensors) {
+    check_like("grads", tensors);
+    grads = block_views("grads", tensors, d, natural_dtypes(float64));
+    memory.add("grads", tensors, grads, d, false);
+    job.grads = grads.data();
+  }
+
+  void set_step(const TensorList& param_list, const TensorList& momentum_list, double lr,
+                double momentum, double weight_decay) {
+    check_like("params", param_list);
+    check_like("momenta", momentum_list);
+    params = block_views("params", param_list, d, natural_dtypes(float64));
+    momenta = block_views("momenta", momentum_list, d, natural_dtypes(float64));
+    memory.add("params", param_list, params, d, true);
+    memory.add("momenta", momentum_list, momenta, d, true);
+    job.params = params.data();
+    job.momenta = momenta.data();
+    job.step = true;
+    job.lr = lr;
+    job.momentum = momentum;
+    job.weight_decay = weight_decay;
+  }
+
+  void run(const std::optional<Tensor>& target_norms, const std::optional<Tensor>& directions,
+           const std::optional<Tensor>& squared_norms) {
+    std::vector<double> targets;
+    if (target_norms) {
+      if (!directions || !squared_norms) {
+        fail("target_norms: expected directions and squared_norms with it");
+      }
+      targets = per_tensor("target_norms", *target_norms);
+      check_state("directions", *directions, {tiles(), kTileBlocks, d}, float64 ? kDouble : kFloat);
+      check_state("squared_norms", *squared_norms, {tiles()}, kDouble);
+      memory.add("directions", *directions, true);
+      memory.add("squared_norms", *squared_norms, true);
+      job.directions = directions->data_ptr();
+      job.squared_norms = static_cast<double*>(squared_norms->data_ptr());
+    }
+    memory.check();
+    mbf::run(job, float64, target_norms ? targets.data() : nullptr, torch_parallel_for);
+  }
+};
+
+void update_(Tensor stats, TensorList grads, int64_t block_size, double beta) {
+  Call call(block_size);
+  check_unit_interval("beta", beta);
+  call.set_blocks_of(grads);
+  call.set_stats(stats, true);
+  call.set_grads(grads);
+  call.job.update = true;
+  call.job.beta = beta;
+  call.run(std::nullopt, std::nullopt, std::nullopt);
+}
+
+void invert_(Tensor stats, Tensor inverse, Tensor info, std::vector<int64_t> blocks, Tensor damping,
+             int64_t block_size, double correction) {
+  Call call(block_size);
+  call.set_blocks(std::move(blocks));
+  call.set_stats(stats, false);
+  call.set_inverse(inverse, true, true);
+  call.set_info(info);
+  call.set_damping(damping, correction);
+  call.job.invert = true;
+  call.run(std::nullopt, std::nullopt, std::nullopt);
+}
+
+void step_(TensorList params, TensorList grads, TensorList momenta, Tensor inverse,
+           std::optional<Tensor> target_norms, std::optional<Tensor> directions,
+           std::optional<Tensor> squared_norms, int64_t block_size, double lr, double momentum,
+           double weight_decay) {
+  Call call(block_size);
+  call.set_blocks_of(params);
+  call.set_inverse(inverse, false, false);
+  call.set_grads(grads);
+  call.set_step(params, momenta, lr, momentum, weight_decay);
+  call.run(target_norms, directions, squared_norms);
+}
+
+void fused_step_(TensorList params, TensorList grads, TensorList momenta, Tensor stats,
+                 Tensor inverse, Tensor info, Tensor damping, std::optional<Tensor> target_norms,
+                 std::optional<Tensor> directions, std::optional<Tensor> squared_norms,
+                 int64_t block_size, double lr, double momentum, double weight_decay, double beta,
+                 double correction, bool update, bool invert) {
+  Call call(block_size);
+  call.set_blocks_of(params);
+  call.set_stats(stats, true);
+  call.set_inverse(inverse, true, true);
+  call.set_info(info);
+  call.set_grads(grads);
+  call.set_step(params, momenta, lr, momentum, weight_decay);
+  if (update) check_unit_interval("beta", beta);
+  if (invert) call.set_damping(damping, correction);
+  call.job.update = update;
+  call.job.invert = invert;
+  call.job.beta = beta;
+  call.run(target_norms, directions, squared_norms);
+}
+
+std::tuple<Tensor, Tensor> spd_inverse(Tensor matrices, double damping) {
+  const auto sizes = matrices.sizes();
+  const int64_t dims = matrices.dim();
+  if (dims < 2 || sizes[dims - 1] != sizes[dims - 2]) {
+    fail("matrices: expected square matrices (..., d, d)");
+  }
+  if (!matrices.is_cpu()) fail("matrices: expected a tensor on cpu");
+  const int64_t d = sizes[dims - 1];
+  check_block_size(d);
+  check_damping(damping);
+  const ScalarType type = stats_dtype("matrices", matrices);
+  const Tensor input = torch::stable::contiguous(matrices);
+  Tensor inverse = torch::stable::new_empty(input, input.sizes());
+  const std::vector<int64_t> batch(sizes.begin(), sizes.end() - 2);
+  Tensor info = torch::stable::new_empty(input, batch, ScalarType::Int);
+  DenseJob job{static_cast<int>(d),    input.numel() / (d * d),
+               input.data_ptr(),       inverse.data_ptr(),
+               static_cast<int32_t*>(info.data_ptr()), damping};
+  run(job, type == kDouble, torch_parallel_for);
+  return {inverse, info};
+}
+
+}  // namespace
+}  // namespace mbf
+
+STABLE_TORCH_LIBRARY(mbf_kernels, m) {
+  m.def("spd_inverse(Tensor matrices, float damping) -> (Tensor, Tensor)");
+  m.def("update_(Tensor(a!) stats, Tensor[] grads, int block_size, float beta) -> ()");
+  m.def(
+      "invert_(Tensor stats, Tensor(a!) inverse, Tensor(b!) info, int[] blocks, Tensor damping, "
+      "int block_size, float correction) -> ()");
+  m.def(
+      "step_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momenta, Tensor inverse, "
+      "Tensor? target_norms, Tensor(c!)? directions, Tensor(d!)? squared_norms, int block_size, "
+      "float lr, float momentum, float weight_decay) -> ()");
+  m.def(
+      "fused_step_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momenta, Tensor(c!) stats, "
+      "Tensor(d!) inverse, Tensor(e!) info, Tensor damping, Tensor? target_norms, "
+      "Tensor(f!)? directions, Tensor(g!)? squared_norms, int block_size, float lr, "
+      "float momentum, float weight_decay, float beta, float correction, bool update, "
+      "bool invert) -> ()");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(mbf_kernels, CPU, m) {
+  m.impl("spd_inverse", TORCH_BOX(&mbf::spd_inverse));
+  m.impl("update_", TORCH_BOX(&mbf::update_));
+  m.impl("invert_", TORCH_BOX(&mbf::invert_));
+  m.impl("step_", TORCH_BOX(&mbf::step_));
+  m.impl("fused_step_", TORCH_BOX(&mbf::fused_step_));
+}

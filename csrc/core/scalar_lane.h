@@ -1,0 +1,47 @@
+// The lane interface for a plain float or double: one block per "vector" of length one.
+//
+// The block mathematics asks a lane type V for + - * on V and for the functions below. A SIMD
+// vector answers them for many blocks at once (csrc/cpu/lanes.h); a CUDA thread and the C++ tests
+// use the scalar itself.
+#pragma once
+
+#include "macros.h"
+
+namespace mbf {
+
+template <class V>
+struct LaneTraits;
+
+template <>
+struct LaneTraits<float> {
+  using Scalar = float;
+  using Mask = bool;
+  static constexpr int kLanes = 1;
+  static MBF_INLINE float broadcast(double value) { return static_cast<float>(value); }
+};
+
+template <>
+struct LaneTraits<double> {
+  using Scalar = double;
+  using Mask = bool;
+  static constexpr int kLanes = 1;
+  static MBF_INLINE double broadcast(double value) { return value; }
+};
+
+template <class V>
+using ScalarOf = typename LaneTraits<V>::Scalar;
+
+template <class V>
+MBF_INLINE V broadcast(double value) {
+  return LaneTraits<V>::broadcast(value);
+}
+
+// 1 / x, correctly rounded: the only division of the inverse.
+MBF_INLINE float reciprocal(float x) { return 1.0f / x; }
+MBF_INLINE double reciprocal(double x) { return 1.0 / x; }
+
+// 0 < x < infinity; false for NaN.
+MBF_INLINE bool positive_finite(float x) { return x > 0.0f && x < __builtin_huge_valf(); }
+MBF_INLINE bool positive_finite(double x) { return x > 0.0 && x < __builtin_huge_val(); }
+
+}  // namespace mbf

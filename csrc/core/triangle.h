@@ -1,0 +1,14 @@
+// A symmetric d x d matrix is kept as its lower triangle, row after row.
+#pragma once
+
+#include "macros.h"
+
+namespace mbf {
+
+// Numbers in the triangle of a d x d matrix.
+MBF_INLINE constexpr int triangle_size(int d) { return d * (d + 1) / 2; }
+
+// Place of element (row, col), col <= row.
+MBF_INLINE constexpr int triangle_index(int row, int col) { return row * (row + 1) / 2 + col; }
+
+}  // namespace mbf

@@ -1,0 +1,11 @@
+// AVX-512 F, DQ, BW and VL, 16 float lanes.
+#include "isa.h"
+#include "tile_kernels.h"
+
+namespace mbf {
+
+KernelSet avx512_kernels() {
+  return {"avx512", 16, make_kernels<Lanes<float, 16>>(), make_kernels<Lanes<double, 8>>()};
+}
+
+}  // namespace mbf

@@ -1,0 +1,90 @@
+// What the CPU kernels are asked to do, in plain pointers and numbers: no torch here.
+#pragma once
+
+#include <cstdint>
+
+namespace mbf {
+
+// Blocks a tile holds: the same number of 16 neighbouring blocks fills one 64-byte cache line.
+constexpr int kTileBlocks = 16;
+
+// The largest block the small-block kernels take.
+constexpr int kMaxBlock = 64;
+
+enum class Format : int8_t { Float32, Float64, BFloat16, Float16 };
+
+// One tensor seen as blocks. Number e of block b is at
+//   (b / inner) * outer_stride + (b % inner) * inner_stride + e * element_stride,
+// counted in numbers. Contiguous blocks have element_stride 1 and inner_stride d throughout.
+struct BlockView {
+  void* data;
+  Format format;
+  bool contiguous;
+  int64_t inner;
+  int64_t outer_stride;
+  int64_t inner_stride;
+  int64_t element_stride;
+};
+
+// One pass over the tiles of many tensors. Tensor t owns tiles tile_start[t] .. tile_start[t+1]-1,
+// the last of them padded with blocks of zeros.
+struct TileJob {
+  int block_size;
+  int64_t tensors;
+  const int64_t* tile_start;  // tensors + 1
+  const int64_t* blocks;      // per tensor
+
+  bool update;  // G <- beta G + (1 - beta) D D^T
+  bool invert;  // P <- (G / correction + damping I)^-1
+  bool step;    // M <- momentum M + D;  W <- W - lr (P M + weight_decay W)
+
+  const BlockView* params;   // step
+  const BlockView* grads;    // update, step
+  const BlockView* momenta;  // step
+
+  void* stats;            // [tiles, T, 16]
+  void* inverse;          // [tiles, T, 16]
+  Format inverse_format;  // that of the statistics, or BFloat16
+  int32_t* info;          // [tiles, 16], invert
+  const double* damping;  // per tensor, invert
+  double correction;
+  bool stream_inverse;  // write P past the cache: it is larger than the cache and not read back now
+
+  double lr;
+  double momentum;
+  double weight_decay;
+  double beta;
+
+  // With target norms the step takes two passes: the first leaves P M here, block by block as in the
+  // parameters but padded to whole tiles, with its squared norm per tile; the second applies it.
+  void* directions;        // [tiles, 16, d], or null
+  double* squared_norms;   // [tiles]
+  const double* scale;     // per tensor, second pass: target norm / norm of P M
+};
+
+// Ordinary dense matrices, one after the other.
+struct DenseJob {
+  int block_size;
+  int64_t count;
+  const void* matrices;  // [count, d, d], the lower triangles are read
+  void* inverses;        // [count, d, d]
+  int32_t* info;         // [count]
+  double damping;
+};
+
+// The kernels of one instruction set and one number format, over a range of tiles. Ranges may be
+// given to different threads: a tile's result does not depend on the range it is in.
+struct Kernels {
+  void (*run_tiles)(const TileJob&, int64_t first, int64_t last);
+  void (*apply_directions)(const TileJob&, int64_t first, int64_t last);
+  void (*invert_dense)(const DenseJob&, int64_t first, int64_t last);  // in units of 16 matrices
+};
+
+struct KernelSet {
+  const char* isa;
+  int lanes;  // float32 blocks in one vector
+  Kernels f32;
+  Kernels f64;
+};
+
+}  // namespace mbf

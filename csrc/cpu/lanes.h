@@ -1,0 +1,126 @@
+// SIMD lanes: one block per lane.
+//
+// Lanes<T, N> is a vector of N blocks' numbers on the compiler's vector extension, so that the same
+// source becomes SSE2, AVX2, AVX-512 or NEON by compiler flags alone. Multiply-adds are written
+// a * b + c and contracted by -ffp-contract=fast where the target has FMA.
+// LanePair<V> is two vectors in a row: the 16-lane code on a machine with 8 lanes.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "../core/scalar_lane.h"
+
+namespace mbf {
+
+template <class T, int N>
+struct Lanes {
+  typedef T Raw __attribute__((vector_size(N * sizeof(T))));
+  using Bits = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
+  typedef Bits Mask __attribute__((vector_size(N * sizeof(T))));
+  using Scalar = T;
+  static constexpr int kLanes = N;
+
+  Raw v;
+
+  static MBF_INLINE Lanes load(const T* p) {
+    Lanes r;
+    __builtin_memcpy(&r.v, p, sizeof(Raw));
+    return r;
+  }
+  MBF_INLINE void store(T* p) const { __builtin_memcpy(p, &v, sizeof(Raw)); }
+
+  friend MBF_INLINE Lanes operator+(Lanes a, Lanes b) { return {a.v + b.v}; }
+  friend MBF_INLINE Lanes operator-(Lanes a, Lanes b) { return {a.v - b.v}; }
+  friend MBF_INLINE Lanes operator*(Lanes a, Lanes b) { return {a.v * b.v}; }
+};
+
+template <class V>
+struct LanePair {
+  using Scalar = typename V::Scalar;
+  static constexpr int kLanes = 2 * V::kLanes;
+  struct Mask {
+    typename V::Mask lo, hi;
+    friend MBF_INLINE Mask operator&(Mask a, Mask b) { return {a.lo & b.lo, a.hi & b.hi}; }
+  };
+
+  V lo, hi;
+
+  static MBF_INLINE LanePair load(const Scalar* p) { return {V::load(p), V::load(p + V::kLanes)}; }
+  MBF_INLINE void store(Scalar* p) const {
+    lo.store(p);
+    hi.store(p + V::kLanes);
+  }
+
+  friend MBF_INLINE LanePair operator+(LanePair a, LanePair b) {
+    return {a.lo + b.lo, a.hi + b.hi};
+  }
+  friend MBF_INLINE LanePair operator-(LanePair a, LanePair b) {
+    return {a.lo - b.lo, a.hi - b.hi};
+  }
+  friend MBF_INLINE LanePair operator*(LanePair a, LanePair b) {
+    return {a.lo * b.lo, a.hi * b.hi};
+  }
+};
+
+template <class T, int N>
+struct LaneTraits<Lanes<T, N>> {
+  using Scalar = T;
+  using Mask = typename Lanes<T, N>::Mask;
+  static constexpr int kLanes = N;
+  static MBF_INLINE Lanes<T, N> broadcast(double value) {
+    return {typename Lanes<T, N>::Raw{} + static_cast<T>(value)};
+  }
+};
+
+template <class V>
+struct LaneTraits<LanePair<V>> {
+  using Scalar = typename V::Scalar;
+  using Mask = typename LanePair<V>::Mask;
+  static constexpr int kLanes = 2 * V::kLanes;
+  static MBF_INLINE LanePair<V> broadcast(double value) {
+    const V half = LaneTraits<V>::broadcast(value);
+    return {half, half};
+  }
+};
+
+template <class V>
+struct IsPair : std::false_type {};
+template <class V>
+struct IsPair<LanePair<V>> : std::true_type {};
+
+template <class T, int N>
+MBF_INLINE Lanes<T, N> reciprocal(Lanes<T, N> x) {
+  return {T(1) / x.v};
+}
+template <class V>
+MBF_INLINE LanePair<V> reciprocal(LanePair<V> x) {
+  return {reciprocal(x.lo), reciprocal(x.hi)};
+}
+
+template <class T, int N>
+MBF_INLINE typename Lanes<T, N>::Mask positive_finite(Lanes<T, N> x) {
+  const typename Lanes<T, N>::Raw zero = {};
+  return (x.v > zero) & (x.v < zero + static_cast<T>(__builtin_huge_val()));
+}
+template <class V>
+MBF_INLINE typename LanePair<V>::Mask positive_finite(LanePair<V> x) {
+  return {positive_finite(x.lo), positive_finite(x.hi)};
+}
+
+// True if every lane of a comparison holds.
+template <class Mask>
+MBF_INLINE bool all_lanes(Mask m) {
+  if constexpr (requires { m.lo; }) {
+    return all_lanes(m.lo & m.hi);
+  } else {
+    uint64_t words[sizeof(Mask) / sizeof(uint64_t)];
+    std::memcpy(words, &m, sizeof m);
+    uint64_t all = ~uint64_t{0};
+    for (uint64_t word : words) all &= word;
+    return all == ~uint64_t{0};
+  }
+}
+
+}  // namespace mbf

@@ -1,0 +1,109 @@
+"""Which implementation serves a call: ``cpu``, ``cuda``, ``triton`` or ``torch``.
+
+The choice follows the device. :func:`use_backend` and the environment variable ``MBF_BACKEND``
+override it; an explicit choice that cannot serve is an error that says why.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import torch
+
+from ._extension import EXTENSION, WHY_MISSING
+
+NAMES = ("cpu", "cuda", "triton", "torch")
+
+_forced: ContextVar[str | None] = ContextVar("mbf_backend", default=None)
+_warned: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Availability:
+    """True or False, with the words to go with it."""
+
+    available: bool
+    reason: str
+
+    def __bool__(self) -> bool:
+        return self.available
+
+    def __str__(self) -> str:
+        return f"available: {self.reason}" if self.available else f"not available: {self.reason}"
+
+
+def backends() -> dict[str, Availability]:
+    """Every backend by name, and whether it can be used here or why not.
+
+    >>> import mbf_kernels as mk
+    >>> bool(mk.backends()["torch"])
+    True
+    """
+    if EXTENSION is None:
+        cpu = Availability(False, WHY_MISSING)
+    else:
+        cpu = Availability(True, f"instruction set {EXTENSION.current_isa()}")
+    not_yet = "this version of mbf_kernels has no kernels for it"
+    return {
+        "cpu": cpu,
+        "cuda": Availability(False, not_yet),
+        "triton": Availability(False, not_yet),
+        "torch": Availability(True, f"plain torch {torch.__version__}"),
+    }
+
+
+def _require(name: str, source: str) -> None:
+    if name not in NAMES:
+        raise ValueError(f"{source}: expected one of {', '.join(NAMES)}, got {name!r}")
+    status = backends()[name]
+    if not status:
+        raise RuntimeError(f"{source}: backend {name!r} is {status}")
+
+
+@contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """Use one backend inside a ``with`` block, whatever the device would choose.
+
+    >>> import torch, mbf_kernels as mk
+    >>> with mk.use_backend("torch"):
+    ...     inverse, info = mk.spd_inverse(2 * torch.eye(3))
+    >>> inverse[0, 0].item()
+    0.5
+    """
+    _require(name, "use_backend")
+    token = _forced.set(name)
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+def resolve(device: torch.device) -> str:
+    """The backend that serves tensors on ``device`` now."""
+    name = _forced.get()
+    if name is None:
+        name = os.environ.get("MBF_BACKEND")
+        if name:
+            _require(name, "MBF_BACKEND")
+    if name:
+        if name == "cpu" and device.type != "cpu":
+            raise RuntimeError(f"backend 'cpu' was asked for, but the tensors are on {device}")
+        return name
+    if device.type == "cpu":
+        if EXTENSION is not None:
+            return "cpu"
+        _warn_once("cpu", f"no compiled CPU kernels ({WHY_MISSING}); plain torch is used instead")
+        return "torch"
+    _warn_once(device.type, f"no kernels for device {device} in this version; plain torch is used")
+    return "torch"
+
+
+def _warn_once(key: str, text: str) -> None:
+    if key not in _warned:
+        _warned.add(key)
+        warnings.warn(f"mbf_kernels: {text}", RuntimeWarning, stacklevel=4)

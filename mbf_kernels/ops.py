@@ -1,0 +1,32 @@
+"""The compiled operators as Python sees them: fake implementations for torch's tracing tools.
+
+Schemas and CPU kernels are in ``csrc/bindings.cpp``. Everything that can be told from shapes alone is
+told here, so that ``torch.compile`` and ``torch.library.opcheck`` work without running a kernel.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._extension import EXTENSION
+
+
+def _spd_inverse_fake(matrices: Tensor, damping: float) -> tuple[Tensor, Tensor]:
+    shape = matrices.shape
+    torch._check(
+        matrices.dim() >= 2 and shape[-1] == shape[-2],
+        lambda: f"matrices: expected square matrices (..., d, d), got shape {tuple(shape)}",
+    )
+    inverse = torch.empty(shape, dtype=matrices.dtype, device=matrices.device)
+    return inverse, torch.empty(shape[:-2], dtype=torch.int32, device=matrices.device)
+
+
+def _writes_only(*args: object, **kwargs: object) -> None:
+    """All other operators return nothing: their schemas say what they write."""
+
+
+if EXTENSION is not None:
+    torch.library.register_fake("mbf_kernels::spd_inverse")(_spd_inverse_fake)
+    for _name in ("update_", "invert_", "step_", "fused_step_"):
+        torch.library.register_fake(f"mbf_kernels::{_name}")(_writes_only)
