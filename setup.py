@@ -49,7 +49,7 @@ TORCH_SOURCES = ["bindings.cpp", "tensor_checks.cpp", "module.cpp"]
 PLAIN_SOURCES = ["cpu/isa.cpp", "cpu/driver.cpp"]
 
 
-def ninja_escape(text: str) -> str:
+def _ninja_escape(text: str) -> str:
     return text.replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
 
 
@@ -120,7 +120,7 @@ class NinjaBuild(build_ext):
         # The ABI of the running torch's shim is plain C; the library is found through torch itself,
         # which is imported before this module.
         lines = [
-            f"cxx = {ninja_escape(compiler)}",
+            f"cxx = {_ninja_escape(compiler)}",
             "rule compile",
             "  command = $cxx -MMD -MF $out.d $flags -c $in -o $out",
             "  depfile = $out.d",
@@ -130,14 +130,14 @@ class NinjaBuild(build_ext):
         ]
         objects = []
         for source, flags in units:
-            target = ninja_escape(str(work / source.replace("/", "_").replace(".cpp", ".o")))
+            target = _ninja_escape(str(work / source.replace("/", "_").replace(".cpp", ".o")))
             objects.append(target)
             lines += [
-                f"build {target}: compile {ninja_escape(str(SOURCES / source))}",
+                f"build {target}: compile {_ninja_escape(str(SOURCES / source))}",
                 f"  flags = {' '.join(BASE_FLAGS + flags)}",
             ]
         lines += [
-            f"build {ninja_escape(str(output))}: link {' '.join(objects)}",
+            f"build {_ninja_escape(str(output))}: link {' '.join(objects)}",
             f"  flags = {' '.join(link)}",
             "",
         ]

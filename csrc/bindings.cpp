@@ -1,7 +1,7 @@
 // The operators: schemas, argument checks, and the hand-over to the CPU kernels.
 //
-// torch's stable ABI throughout, so that one binary serves every torch from 2.10 on. Schemas say what
-// is written: (a!) marks it.
+// torch's stable ABI throughout, so that one binary serves every torch from 2.10 on. Schemas say
+// what is written: (a!) marks it.
 #include <functional>
 #include <optional>
 #include <tuple>
@@ -84,8 +84,8 @@ struct Call {
     const ScalarType type = inverse.scalar_type();
     const bool known = type == kFloat || type == kBFloat16 || type == kDouble;
     if (!known || (stats_known && float64 != (type == kDouble))) {
-      fail("inverse: expected ", stats_known && float64 ? "float64" : "float32 or bfloat16", ", got ",
-           dtype_name(type));
+      fail("inverse: expected ", stats_known && float64 ? "float64" : "float32 or bfloat16",
+           ", got ", dtype_name(type));
     }
     float64 = type == kDouble;
     check_state("inverse", inverse, {tiles(), triangle_numbers(d), kTileBlocks}, type);
@@ -250,9 +250,12 @@ std::tuple<Tensor, Tensor> spd_inverse(Tensor matrices, double damping) {
   Tensor inverse = torch::stable::new_empty(input, input.sizes());
   const std::vector<int64_t> batch(sizes.begin(), sizes.end() - 2);
   Tensor info = torch::stable::new_empty(input, batch, ScalarType::Int);
-  DenseJob job{static_cast<int>(d),    input.numel() / (d * d),
-               input.data_ptr(),       inverse.data_ptr(),
-               static_cast<int32_t*>(info.data_ptr()), damping};
+  DenseJob job{static_cast<int>(d),
+               input.numel() / (d * d),
+               input.data_ptr(),
+               inverse.data_ptr(),
+               static_cast<int32_t*>(info.data_ptr()),
+               damping};
   run(job, type == kDouble, torch_parallel_for);
   return {inverse, info};
 }

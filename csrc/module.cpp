@@ -39,8 +39,9 @@ PYBIND11_MODULE(_C, m) {
   m.attr("cuda_architectures") = std::vector<std::string>{};
   m.def("compiled_isas", &mbf::compiled_isas, "Instruction sets compiled into this binary.");
   m.def("runnable_isas", &mbf::runnable_isas, "Those of them this machine can run.");
-  m.def("current_isa", [] { return std::string(mbf::current_kernels().isa); },
-        "The instruction set in use.");
+  m.def(
+      "current_isa", [] { return std::string(mbf::current_kernels().isa); },
+      "The instruction set in use.");
   m.def("select_isa", &mbf::select_isa, pybind11::arg("name"),
         "Use this instruction set from now on; '' for the best one.");
   m.def("last_level_cache_bytes", &mbf::last_level_cache_bytes);

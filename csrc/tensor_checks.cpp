@@ -18,7 +18,8 @@ std::string shape_text(const int64_t* sizes, int64_t dims) {
 
 std::string dtype_list(const std::vector<ScalarType>& types) {
   std::string text;
-  for (ScalarType type : types) text += (text.empty() ? "" : " or ") + std::string(dtype_name(type));
+  for (ScalarType type : types)
+    text += (text.empty() ? "" : " or ") + std::string(dtype_name(type));
   return text;
 }
 
@@ -163,7 +164,8 @@ void check_state(const char* name, const Tensor& tensor, std::initializer_list<i
     fail(name, ": expected ", dtype_name(dtype), ", got ", dtype_name(tensor.scalar_type()));
   }
   const auto sizes = tensor.sizes();
-  const bool same = sizes.size() == shape.size() && std::equal(shape.begin(), shape.end(), sizes.begin());
+  const bool same =
+      sizes.size() == shape.size() && std::equal(shape.begin(), shape.end(), sizes.begin());
   if (!same) {
     fail(name, ": expected shape ", shape_text(shape.begin(), shape.size()), ", got ",
          shape_text(sizes.data(), sizes.size()));
@@ -195,16 +197,16 @@ std::vector<BlockView> block_views(const char* name, const TensorList& tensors, 
     view.inner_stride = block_size;
     view.element_stride = 1;
     if (!view.contiguous && numel > 0 && !strided_view(tensor, block_size, view)) {
-      fail(where, ": its memory cannot be walked in blocks of ", block_size,
-           " (strides ", shape_text(tensor.strides().data(), tensor.dim()),
+      fail(where, ": its memory cannot be walked in blocks of ", block_size, " (strides ",
+           shape_text(tensor.strides().data(), tensor.dim()),
            "); use a contiguous or channels_last tensor");
     }
   }
   return views;
 }
 
-void MemoryMap::add(const char* list, const TensorList& tensors, const std::vector<BlockView>& views,
-                    int64_t /*block_size*/, bool written) {
+void MemoryMap::add(const char* list, const TensorList& tensors,
+                    const std::vector<BlockView>& views, int64_t /*block_size*/, bool written) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const int64_t numel = tensors[i].numel();
     if (numel == 0) continue;

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -48,6 +49,19 @@ def check_block_size(block_size: object) -> int:
     if block_size < 1:
         raise ValueError(f"block_size: expected 1 or more, got {block_size}")
     return block_size
+
+
+def check_inverse_dtype(dtype: object, double: bool) -> None:
+    """How inverses are stored; with float64 parameters float32 stands for full precision."""
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"inverse_dtype: expected a torch dtype, got {type(dtype).__name__}")
+    allowed = (torch.float32, torch.float64) if double else (torch.float32, torch.bfloat16)
+    if dtype not in allowed:
+        parameters = "float64" if double else "these"
+        raise TypeError(
+            f"inverse_dtype: expected {_one_of(allowed)} with {parameters} parameters, "
+            f"got {dtype_name(dtype)}"
+        )
 
 
 def check_unit_interval(name: str, value: float) -> None:
@@ -117,8 +131,7 @@ def check_list(
 def _collapses(dims: Sequence[tuple[int, int]]) -> bool:
     """One stride walks these (size, stride) dimensions in order."""
     dims = [dim for dim in dims if dim[0] != 1]
-    pairs = zip(dims, dims[1:], strict=False)
-    return all(outer[1] == inner[0] * inner[1] for outer, inner in pairs)
+    return all(outer[1] == inner[0] * inner[1] for outer, inner in pairwise(dims))
 
 
 def _walkable(tensor: Tensor, block_size: int) -> bool:

@@ -80,7 +80,7 @@ class TileLayout:
         ]
 
     def gather(self, state: Tensor) -> Tensor:
-        """Per-block values ``[tiles, ..., width]`` in natural order, without padding: ``(N, ...)``."""
+        """Per-block values ``[tiles, ..., width]`` as ``(N, ...)``: natural order, no padding."""
         places = state.movedim(-1, 1).reshape(self.tiles * self.width, *state.shape[1:-1])
         if not self.block_counts:
             return places
@@ -90,11 +90,11 @@ class TileLayout:
         """The inverse of :meth:`gather`, in place; padding is left alone."""
         places = state.movedim(-1, 1)
         flat = places.reshape(self.tiles * self.width, *state.shape[1:-1])
-        for part, piece in zip(self._slices(), values.split(list(self.block_counts)), strict=True):
+        for part, piece in zip(self._slices(), self.split(values), strict=True):
             flat[part] = piece.to(state.dtype)
         if flat.data_ptr() != state.data_ptr():
             places.copy_(flat.reshape(places.shape))
 
     def split(self, values: Tensor) -> Sequence[Tensor]:
         """``(N, ...)`` in natural order, cut into one piece per tensor."""
-        return values.split(list(self.block_counts))
+        return torch.split(values, list(self.block_counts))

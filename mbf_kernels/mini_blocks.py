@@ -50,16 +50,7 @@ class MiniBlocks:
         checks.check_params(params, block_size)
         param_dtype = params[0].dtype if params else torch.float32
         double = param_dtype == torch.float64
-        if inverse_dtype not in (torch.float32, torch.bfloat16) and not (
-            double and inverse_dtype == torch.float64
-        ):
-            raise TypeError(
-                f"inverse_dtype: expected float32 or bfloat16, got {checks.dtype_name(inverse_dtype)}"
-                if isinstance(inverse_dtype, torch.dtype)
-                else f"inverse_dtype: expected a torch dtype, got {type(inverse_dtype).__name__}"
-            )
-        if double and inverse_dtype == torch.bfloat16:
-            raise TypeError("inverse_dtype: expected float32 with float64 parameters, got bfloat16")
+        checks.check_inverse_dtype(inverse_dtype, double)
 
         self.block_size = block_size
         self.device = params[0].device if params else torch.device("cpu")
@@ -137,7 +128,7 @@ class MiniBlocks:
         }
 
     def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
-        """Takes over what :meth:`state_dict` gave, converting to this object's dtypes and device."""
+        """Takes over what :meth:`state_dict` gave, in this object's dtypes and on its device."""
         for name, target in (("stats", self._stats), ("inverse", self._inverse)):
             if name not in state:
                 raise ValueError(f"state: expected keys 'stats' and 'inverse', got {list(state)}")
@@ -384,9 +375,7 @@ class MiniBlocks:
         checks.check_damping(damping.tolist())
         checks.check_correction(correction)
 
-    def _check_step(
-        self, params: list[Tensor], grads: list[Tensor], momenta: list[Tensor]
-    ) -> None:
+    def _check_step(self, params: list[Tensor], grads: list[Tensor], momenta: list[Tensor]) -> None:
         both = self._grad_dtypes()
         checks.check_list("params", params, self.layout, self.device, (self.param_dtype,))
         checks.check_list("grads", grads, self.layout, self.device, both)

@@ -1,7 +1,7 @@
 """The compiled operators as Python sees them: fake implementations for torch's tracing tools.
 
-Schemas and CPU kernels are in ``csrc/bindings.cpp``. Everything that can be told from shapes alone is
-told here, so that ``torch.compile`` and ``torch.library.opcheck`` work without running a kernel.
+Schemas and CPU kernels are in ``csrc/bindings.cpp``. What can be told from shapes alone is told
+here, so that ``torch.compile`` and ``torch.library.opcheck`` work without running a kernel.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from ._extension import EXTENSION
 
 def _spd_inverse_fake(matrices: Tensor, damping: float) -> tuple[Tensor, Tensor]:
     shape = matrices.shape
-    torch._check(
-        matrices.dim() >= 2 and shape[-1] == shape[-2],
-        lambda: f"matrices: expected square matrices (..., d, d), got shape {tuple(shape)}",
-    )
+    if matrices.dim() < 2 or shape[-1] != shape[-2]:
+        raise ValueError(f"matrices: expected square matrices (..., d, d), got {tuple(shape)}")
     inverse = torch.empty(shape, dtype=matrices.dtype, device=matrices.device)
     return inverse, torch.empty(shape[:-2], dtype=torch.int32, device=matrices.device)
 

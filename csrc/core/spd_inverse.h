@@ -38,32 +38,41 @@ namespace detail {
 template <int C, class V, class Load, class First, class Dim>
 MBF_INLINE void factor_diagonal(InverseWorkspace<V> w, Load load, First first, Dim d) {
   V acc[C][C];
-  MBF_UNROLL for (int r = 0; r < C; ++r) {
-    MBF_UNROLL for (int c = 0; c <= r; ++c) acc[r][c] = load(first + r, first + c);
+  MBF_UNROLL
+  for (int r = 0; r < C; ++r) {
+    MBF_UNROLL
+    for (int c = 0; c <= r; ++c) acc[r][c] = load(first + r, first + c);
   }
   const V* rows = w.triangle + triangle_index(first, 0);
   for_each(zero_like(d), first, [&](auto k) MBF_INLINE_LAMBDA {
     V l[C];
     V scaled[C];
     const V pivot = w.triangle[triangle_index(k, k)];
-    MBF_UNROLL for (int r = 0; r < C; ++r) {
+    MBF_UNROLL
+    for (int r = 0; r < C; ++r) {
       l[r] = rows[triangle_index(first + r, 0) - triangle_index(first, 0) + k];
       scaled[r] = l[r] * pivot;
       w.panel[r * d + k] = scaled[r];
     }
-    MBF_UNROLL for (int c = 0; c < C; ++c) {
-      MBF_UNROLL for (int r = c; r < C; ++r) acc[r][c] = acc[r][c] - l[r] * scaled[c];
+    MBF_UNROLL
+    for (int c = 0; c < C; ++c) {
+      MBF_UNROLL
+      for (int r = c; r < C; ++r) acc[r][c] = acc[r][c] - l[r] * scaled[c];
     }
   });
-  MBF_UNROLL for (int c = 0; c < C; ++c) {
+  MBF_UNROLL
+  for (int c = 0; c < C; ++c) {
     // The pivot itself stays on the diagonal: later block columns scale by it.
     w.triangle[triangle_index(first + c, first + c)] = acc[c][c];
     const V inverse_pivot = reciprocal(acc[c][c]);
     w.reciprocal[first + c] = inverse_pivot;
     V l[C];
-    MBF_UNROLL for (int r = c + 1; r < C; ++r) l[r] = acc[r][c] * inverse_pivot;
-    MBF_UNROLL for (int r = c + 1; r < C; ++r) {
-      MBF_UNROLL for (int q = c + 1; q <= r; ++q) acc[r][q] = acc[r][q] - l[r] * acc[q][c];
+    MBF_UNROLL
+    for (int r = c + 1; r < C; ++r) l[r] = acc[r][c] * inverse_pivot;
+    MBF_UNROLL
+    for (int r = c + 1; r < C; ++r) {
+      MBF_UNROLL
+      for (int q = c + 1; q <= r; ++q) acc[r][q] = acc[r][q] - l[r] * acc[q][c];
       w.triangle[triangle_index(first + r, first + c)] = l[r];
     }
   }
@@ -73,29 +82,39 @@ MBF_INLINE void factor_diagonal(InverseWorkspace<V> w, Load load, First first, D
 template <int R, int C, class V, class Load, class Row, class Col, class Dim>
 MBF_INLINE void factor_tile(InverseWorkspace<V> w, Load load, Row row, Col col, Dim d) {
   V acc[R][C];
-  MBF_UNROLL for (int r = 0; r < R; ++r) {
-    MBF_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = load(row + r, col + c);
+  MBF_UNROLL
+  for (int r = 0; r < R; ++r) {
+    MBF_UNROLL
+    for (int c = 0; c < C; ++c) acc[r][c] = load(row + r, col + c);
   }
   const V* rows = w.triangle + triangle_index(row, 0);
   for_each(zero_like(d), col, [&](auto k) MBF_INLINE_LAMBDA {
     V l[R];
-    MBF_UNROLL for (int r = 0; r < R; ++r) {
+    MBF_UNROLL
+    for (int r = 0; r < R; ++r) {
       l[r] = rows[triangle_index(row + r, 0) - triangle_index(row, 0) + k];
     }
-    MBF_UNROLL for (int c = 0; c < C; ++c) {
+    MBF_UNROLL
+    for (int c = 0; c < C; ++c) {
       const V scaled = w.panel[c * d + k];
-      MBF_UNROLL for (int r = 0; r < R; ++r) acc[r][c] = acc[r][c] - l[r] * scaled;
+      MBF_UNROLL
+      for (int r = 0; r < R; ++r) acc[r][c] = acc[r][c] - l[r] * scaled;
     }
   });
-  MBF_UNROLL for (int c = 1; c < C; ++c) {
-    MBF_UNROLL for (int k = 0; k < c; ++k) {
+  MBF_UNROLL
+  for (int c = 1; c < C; ++c) {
+    MBF_UNROLL
+    for (int k = 0; k < c; ++k) {
       const V l = w.triangle[triangle_index(col + c, col + k)];
-      MBF_UNROLL for (int r = 0; r < R; ++r) acc[r][c] = acc[r][c] - acc[r][k] * l;
+      MBF_UNROLL
+      for (int r = 0; r < R; ++r) acc[r][c] = acc[r][c] - acc[r][k] * l;
     }
   }
-  MBF_UNROLL for (int c = 0; c < C; ++c) {
+  MBF_UNROLL
+  for (int c = 0; c < C; ++c) {
     const V inverse_pivot = w.reciprocal[col + c];
-    MBF_UNROLL for (int r = 0; r < R; ++r) {
+    MBF_UNROLL
+    for (int r = 0; r < R; ++r) {
       w.triangle[triangle_index(row + r, col + c)] = acc[r][c] * inverse_pivot;
     }
   }
@@ -106,11 +125,15 @@ template <int R, int C, class V, class Row, class Col>
 MBF_INLINE void invert_tile(V* a, Row row, Col col) {
   V acc[R][C];
   // The diagonal tile of X in block column `col` is unit lower, its ones are not stored.
-  MBF_UNROLL for (int c = 0; c < C; ++c) {
-    MBF_UNROLL for (int r = 0; r < R; ++r) acc[r][c] = a[triangle_index(row + r, col + c)];
-    MBF_UNROLL for (int k = c + 1; k < C; ++k) {
+  MBF_UNROLL
+  for (int c = 0; c < C; ++c) {
+    MBF_UNROLL
+    for (int r = 0; r < R; ++r) acc[r][c] = a[triangle_index(row + r, col + c)];
+    MBF_UNROLL
+    for (int k = c + 1; k < C; ++k) {
       const V x = a[triangle_index(col + k, col + c)];
-      MBF_UNROLL for (int r = 0; r < R; ++r) {
+      MBF_UNROLL
+      for (int r = 0; r < R; ++r) {
         acc[r][c] = acc[r][c] + a[triangle_index(row + r, col + k)] * x;
       }
     }
@@ -120,24 +143,32 @@ MBF_INLINE void invert_tile(V* a, Row row, Col col) {
   const V* x_row = a + triangle_index(below, 0) + col;
   for_each(below, row, [&](auto k) MBF_INLINE_LAMBDA {
     V l[R];
-    MBF_UNROLL for (int r = 0; r < R; ++r) {
+    MBF_UNROLL
+    for (int r = 0; r < R; ++r) {
       l[r] = rows[triangle_index(row + r, 0) - triangle_index(row, 0) + k];
     }
-    MBF_UNROLL for (int c = 0; c < C; ++c) {
+    MBF_UNROLL
+    for (int c = 0; c < C; ++c) {
       const V x = x_row[c];
-      MBF_UNROLL for (int r = 0; r < R; ++r) acc[r][c] = acc[r][c] + l[r] * x;
+      MBF_UNROLL
+      for (int r = 0; r < R; ++r) acc[r][c] = acc[r][c] + l[r] * x;
     }
     x_row += k + 1;
   });
-  MBF_UNROLL for (int r = 1; r < R; ++r) {
-    MBF_UNROLL for (int k = 0; k < r; ++k) {
+  MBF_UNROLL
+  for (int r = 1; r < R; ++r) {
+    MBF_UNROLL
+    for (int k = 0; k < r; ++k) {
       const V l = a[triangle_index(row + r, row + k)];
-      MBF_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = acc[r][c] - l * acc[k][c];
+      MBF_UNROLL
+      for (int c = 0; c < C; ++c) acc[r][c] = acc[r][c] - l * acc[k][c];
     }
   }
   const V zero = broadcast<V>(0);
-  MBF_UNROLL for (int r = 0; r < R; ++r) {
-    MBF_UNROLL for (int c = 0; c < C; ++c) {
+  MBF_UNROLL
+  for (int r = 0; r < R; ++r) {
+    MBF_UNROLL
+    for (int c = 0; c < C; ++c) {
       a[triangle_index(row + r, col + c)] = zero - acc[r][c];
     }
   }
@@ -148,17 +179,22 @@ template <int R, class V, class Row>
 MBF_INLINE void invert_diagonal(V* a, Row row) {
   const V zero = broadcast<V>(0);
   V x[R][R];
-  MBF_UNROLL for (int r = 1; r < R; ++r) {
-    MBF_UNROLL for (int c = 0; c < r; ++c) {
+  MBF_UNROLL
+  for (int r = 1; r < R; ++r) {
+    MBF_UNROLL
+    for (int c = 0; c < r; ++c) {
       V sum = a[triangle_index(row + r, row + c)];
-      MBF_UNROLL for (int k = c + 1; k < r; ++k) {
+      MBF_UNROLL
+      for (int k = c + 1; k < r; ++k) {
         sum = sum + a[triangle_index(row + r, row + k)] * x[k][c];
       }
       x[r][c] = zero - sum;
     }
   }
-  MBF_UNROLL for (int r = 1; r < R; ++r) {
-    MBF_UNROLL for (int c = 0; c < r; ++c) a[triangle_index(row + r, row + c)] = x[r][c];
+  MBF_UNROLL
+  for (int r = 1; r < R; ++r) {
+    MBF_UNROLL
+    for (int c = 0; c < r; ++c) a[triangle_index(row + r, row + c)] = x[r][c];
   }
 }
 
@@ -167,18 +203,23 @@ MBF_INLINE void invert_diagonal(V* a, Row row) {
 template <int R, class V, class Row, class Dim>
 MBF_INLINE void multiply_diagonal(InverseWorkspace<V> w, V (&acc)[R][R], Row row, Dim d) {
   const V* a = w.triangle;
-  MBF_UNROLL for (int r = 0; r < R; ++r) {
+  MBF_UNROLL
+  for (int r = 0; r < R; ++r) {
     const V inverse_pivot = w.reciprocal[row + r];
     acc[r][r] = inverse_pivot;
-    MBF_UNROLL for (int c = 0; c < r; ++c) {
+    MBF_UNROLL
+    for (int c = 0; c < r; ++c) {
       acc[r][c] = inverse_pivot * a[triangle_index(row + r, row + c)];
     }
   }
-  MBF_UNROLL for (int r = 0; r < R; ++r) {
-    MBF_UNROLL for (int k = r + 1; k < R; ++k) {
+  MBF_UNROLL
+  for (int r = 0; r < R; ++r) {
+    MBF_UNROLL
+    for (int k = r + 1; k < R; ++k) {
       const V scaled = w.reciprocal[row + k] * a[triangle_index(row + k, row + r)];
       w.panel[r * d + row + k] = scaled;
-      MBF_UNROLL for (int c = 0; c <= r; ++c) {
+      MBF_UNROLL
+      for (int c = 0; c <= r; ++c) {
         acc[r][c] = acc[r][c] + scaled * a[triangle_index(row + k, row + c)];
       }
     }
@@ -189,13 +230,16 @@ MBF_INLINE void multiply_diagonal(InverseWorkspace<V> w, V (&acc)[R][R], Row row
     V x[R];
     V scaled[R];
     const V inverse_pivot = w.reciprocal[k];
-    MBF_UNROLL for (int r = 0; r < R; ++r) {
+    MBF_UNROLL
+    for (int r = 0; r < R; ++r) {
       x[r] = x_row[r];
       scaled[r] = inverse_pivot * x[r];
       w.panel[r * d + k] = scaled[r];
     }
-    MBF_UNROLL for (int r = 0; r < R; ++r) {
-      MBF_UNROLL for (int c = 0; c <= r; ++c) acc[r][c] = acc[r][c] + scaled[r] * x[c];
+    MBF_UNROLL
+    for (int r = 0; r < R; ++r) {
+      MBF_UNROLL
+      for (int c = 0; c <= r; ++c) acc[r][c] = acc[r][c] + scaled[r] * x[c];
     }
     x_row += k + 1;
   });
@@ -206,14 +250,18 @@ template <int R, int C, class V, class Row, class Col, class Dim>
 MBF_INLINE void multiply_tile(InverseWorkspace<V> w, Row row, Col col, Dim d) {
   V* a = w.triangle;
   V acc[R][C];
-  MBF_UNROLL for (int r = 0; r < R; ++r) {
+  MBF_UNROLL
+  for (int r = 0; r < R; ++r) {
     const V inverse_pivot = w.reciprocal[row + r];
-    MBF_UNROLL for (int c = 0; c < C; ++c) {
+    MBF_UNROLL
+    for (int c = 0; c < C; ++c) {
       acc[r][c] = inverse_pivot * a[triangle_index(row + r, col + c)];
     }
-    MBF_UNROLL for (int k = r + 1; k < R; ++k) {
+    MBF_UNROLL
+    for (int k = r + 1; k < R; ++k) {
       const V scaled = w.panel[r * d + row + k];
-      MBF_UNROLL for (int c = 0; c < C; ++c) {
+      MBF_UNROLL
+      for (int c = 0; c < C; ++c) {
         acc[r][c] = acc[r][c] + scaled * a[triangle_index(row + k, col + c)];
       }
     }
@@ -222,15 +270,20 @@ MBF_INLINE void multiply_tile(InverseWorkspace<V> w, Row row, Col col, Dim d) {
   const V* x_row = a + triangle_index(below, 0) + col;
   for_each(below, d, [&](auto k) MBF_INLINE_LAMBDA {
     V x[C];
-    MBF_UNROLL for (int c = 0; c < C; ++c) x[c] = x_row[c];
-    MBF_UNROLL for (int r = 0; r < R; ++r) {
+    MBF_UNROLL
+    for (int c = 0; c < C; ++c) x[c] = x_row[c];
+    MBF_UNROLL
+    for (int r = 0; r < R; ++r) {
       const V scaled = w.panel[r * d + k];
-      MBF_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = acc[r][c] + scaled * x[c];
+      MBF_UNROLL
+      for (int c = 0; c < C; ++c) acc[r][c] = acc[r][c] + scaled * x[c];
     }
     x_row += k + 1;
   });
-  MBF_UNROLL for (int r = 0; r < R; ++r) {
-    MBF_UNROLL for (int c = 0; c < C; ++c) a[triangle_index(row + r, col + c)] = acc[r][c];
+  MBF_UNROLL
+  for (int r = 0; r < R; ++r) {
+    MBF_UNROLL
+    for (int c = 0; c < C; ++c) a[triangle_index(row + r, col + c)] = acc[r][c];
   }
 }
 
@@ -265,25 +318,30 @@ MBF_INLINE void spd_inverse(InverseWorkspace<V> w, Load load, Dim d) {
       constexpr int C = cols;
       detail::multiply_tile<R, C>(w, row, col, d);
     });
-    MBF_UNROLL for (int r = 0; r < R; ++r) {
-      MBF_UNROLL for (int c = 0; c <= r; ++c) {
+    MBF_UNROLL
+    for (int r = 0; r < R; ++r) {
+      MBF_UNROLL
+      for (int c = 0; c <= r; ++c) {
         w.triangle[triangle_index(row + r, row + c)] = acc[r][c];
       }
     }
   });
 }
 
-// After spd_inverse: true in the lanes whose result is an inverse. A pivot that is zero, negative,
-// NaN or infinite, or so small that its reciprocal overflows, shows in the reciprocal; an inverse
-// that overflows although every pivot was fine shows on its diagonal.
-template <class V>
-MBF_INLINE auto usable(InverseWorkspace<V> w, int d) {
-  auto all = positive_finite(w.reciprocal[0]) & positive_finite(w.triangle[0]);
-  for (int j = 1; j < d; ++j) {
-    all = all & positive_finite(w.reciprocal[j]) &
-          positive_finite(w.triangle[triangle_index(j, j)]);
-  }
-  return all;
+// After spd_inverse: true in the lanes whose result is certainly an inverse. A pivot that is zero,
+// negative or infinite shows in its reciprocal. Everything else that can go wrong - NaN, a pivot so
+// small that its reciprocal overflows, an inverse too large for the format - makes the diagonal of
+// the result, and so its sum, infinite or NaN. (A sum may overflow on its own: failed_pivot
+// decides.)
+template <class V, class Dim>
+MBF_INLINE auto usable(InverseWorkspace<V> w, Dim d) {
+  V trace = w.triangle[0];
+  auto all = positive(w.reciprocal[0]);
+  for_each(zero_like(d) + Const<1>{}, d, [&](auto j) MBF_INLINE_LAMBDA {
+    trace = trace + w.triangle[triangle_index(j, j)];
+    all = all & positive(w.reciprocal[j]);
+  });
+  return all & positive_finite(trace);
 }
 
 // For one lane: 0, or the 1-based pivot that failed. `reciprocal(j)` and `diagonal(j)` are that

@@ -7,38 +7,29 @@
 
 namespace mbf {
 
-// Each number of P is loaded once and used twice, for (row, col) and for (col, row). Rows are taken
-// kRows at a time so that u[col] is read and written once per piece rather than once per row.
+// Each number of P is loaded once and used twice, for (row, col) and for (col, row). P is walked
+// strictly in the order it is stored: the product is bound by the bytes of P, and any other order
+// (several rows at a time, which saves passes over u) defeats the hardware's prefetching.
+// `after_row()` is called between rows: other memory-bound work put there overlaps best.
+template <class V, class LoadTriangle, class Dim, class AfterRow>
+MBF_INLINE void symmetric_product(LoadTriangle p, const V* m, V* u, Dim d, AfterRow after_row) {
+  for_each(zero_like(d), d, [&](auto row) MBF_INLINE_LAMBDA {
+    const V m_row = m[row];
+    const int start = triangle_index(row, 0);
+    V sum = broadcast<V>(0);
+    for_each(zero_like(d), row, [&](auto col) MBF_INLINE_LAMBDA {
+      const V value = p(start + col);
+      sum = sum + value * m[col];
+      u[col] = u[col] + value * m_row;
+    });
+    u[row] = sum + p(start + row) * m_row;
+    after_row();
+  });
+}
+
 template <class V, class LoadTriangle, class Dim>
 MBF_INLINE void symmetric_product(LoadTriangle p, const V* m, V* u, Dim d) {
-  constexpr int kRows = 4;
-  for_pieces<kRows>(zero_like(d), d, [&](auto first, auto rows) MBF_INLINE_LAMBDA {
-    constexpr int R = rows;
-    V sum[R];
-    V weight[R];
-    MBF_UNROLL for (int r = 0; r < R; ++r) {
-      weight[r] = m[first + r];
-      sum[r] = p(triangle_index(first + r, first + r)) * weight[r];
-    }
-    MBF_UNROLL for (int r = 1; r < R; ++r) {
-      MBF_UNROLL for (int c = 0; c < r; ++c) {
-        const V value = p(triangle_index(first + r, first + c));
-        sum[r] = sum[r] + value * weight[c];
-        sum[c] = sum[c] + value * weight[r];
-      }
-    }
-    for_each(zero_like(d), first, [&](auto col) MBF_INLINE_LAMBDA {
-      const V m_col = m[col];
-      V u_col = u[col];
-      MBF_UNROLL for (int r = 0; r < R; ++r) {
-        const V value = p(triangle_index(first + r, 0) + col);
-        sum[r] = sum[r] + value * m_col;
-        u_col = u_col + value * weight[r];
-      }
-      u[col] = u_col;
-    });
-    MBF_UNROLL for (int r = 0; r < R; ++r) u[first + r] = sum[r];
-  });
+  symmetric_product(p, m, u, d, []() MBF_INLINE_LAMBDA {});
 }
 
 }  // namespace mbf

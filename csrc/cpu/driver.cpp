@@ -47,7 +47,9 @@ void run(TileJob job, bool float64, const double* target_norms, ParallelFor para
   if (tiles == 0) return;
 
   const int64_t numbers = static_cast<int64_t>(job.block_size) * (job.block_size + 1) / 2;
-  const int64_t number_bytes = (float64 ? 8 : 4) + (job.inverse_format == Format::BFloat16 ? 2 : float64 ? 8 : 4);
+  const int64_t number_bytes = (float64 ? 8 : 4) + (job.inverse_format == Format::BFloat16 ? 2
+                                                    : float64                              ? 8
+                                                                                           : 4);
   const int64_t state_bytes = tiles * kTileBlocks * numbers * number_bytes;
   job.stream_inverse = job.invert && !job.step && state_bytes > last_level_cache_bytes();
   if (target_norms == nullptr) job.directions = nullptr;

@@ -55,11 +55,12 @@ struct TileJob {
   double weight_decay;
   double beta;
 
-  // With target norms the step takes two passes: the first leaves P M here, block by block as in the
-  // parameters but padded to whole tiles, with its squared norm per tile; the second applies it.
-  void* directions;        // [tiles, 16, d], or null
-  double* squared_norms;   // [tiles]
-  const double* scale;     // per tensor, second pass: target norm / norm of P M
+  // With target norms the step takes two passes: the first leaves P M here, block by block as in
+  // the parameters but padded to whole tiles, with its squared norm per tile; the second applies
+  // it.
+  void* directions;       // [tiles, 16, d], or null
+  double* squared_norms;  // [tiles]
+  const double* scale;    // per tensor, second pass: target norm / norm of P M
 };
 
 // Ordinary dense matrices, one after the other.

@@ -100,6 +100,15 @@ MBF_INLINE LanePair<V> reciprocal(LanePair<V> x) {
 }
 
 template <class T, int N>
+MBF_INLINE typename Lanes<T, N>::Mask positive(Lanes<T, N> x) {
+  return x.v > typename Lanes<T, N>::Raw{};
+}
+template <class V>
+MBF_INLINE typename LanePair<V>::Mask positive(LanePair<V> x) {
+  return {positive(x.lo), positive(x.hi)};
+}
+
+template <class T, int N>
 MBF_INLINE typename Lanes<T, N>::Mask positive_finite(Lanes<T, N> x) {
   const typename Lanes<T, N>::Raw zero = {};
   return (x.v > zero) & (x.v < zero + static_cast<T>(__builtin_huge_val()));

@@ -33,7 +33,8 @@ void read_blocks(const BlockView& view, int d, int64_t first, int64_t count, T* 
     return;
   }
   for (int64_t b = first; b < first + count; ++b, out += d) {
-    const Stored* block = data + (b / view.inner) * view.outer_stride + (b % view.inner) * view.inner_stride;
+    const Stored* block =
+        data + (b / view.inner) * view.outer_stride + (b % view.inner) * view.inner_stride;
     for (int e = 0; e < d; ++e) out[e] = widen_to<T>(block[e * view.element_stride]);
   }
 }
@@ -47,7 +48,8 @@ void write_blocks(const BlockView& view, int d, int64_t first, int64_t count, co
     return;
   }
   for (int64_t b = first; b < first + count; ++b, in += d) {
-    Stored* block = data + (b / view.inner) * view.outer_stride + (b % view.inner) * view.inner_stride;
+    Stored* block =
+        data + (b / view.inner) * view.outer_stride + (b % view.inner) * view.inner_stride;
     for (int e = 0; e < d; ++e) block[e * view.element_stride] = narrow_to<Stored>(in[e]);
   }
 }

@@ -1,9 +1,9 @@
 // Between natural memory, where a block's numbers are neighbours, and lanes, where the same number
 // of neighbouring blocks is: register transposes, no gather and no scatter.
 //
-// Lane l of a vector belongs to the run of numbers at base + l * stride. Runs are moved in pieces of
-// 16 bytes: rows l, l + k, ... fill one vector, and a 4 x 4 (float) or 2 x 2 (double) transpose inside
-// each 16 bytes turns kPiece vectors of rows into kPiece vectors of columns.
+// Lane l of a vector belongs to the run of numbers at base + l * stride. Runs are moved in pieces
+// of 16 bytes: rows l, l + k, ... fill one vector, and a 4 x 4 (float) or 2 x 2 (double) transpose
+// inside each 16 bytes turns kPiece vectors of rows into kPiece vectors of columns.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,8 @@ namespace detail {
 
 // Rows k, k + kPiece, ... of 16 bytes each, one per 16 bytes of the vector, and back.
 template <int N>
-MBF_INLINE typename Lanes<float, N>::Raw load_rows(const float* p, ptrdiff_t stride) {
+MBF_INLINE typename Lanes<float, N>::Raw load_rows(const float* p,
+                                                   [[maybe_unused]] ptrdiff_t stride) {
 #if defined(__AVX512F__)
   if constexpr (N == 16) {
     const __m512 a = _mm512_castps128_ps512(_mm_loadu_ps(p));
@@ -46,7 +47,8 @@ MBF_INLINE typename Lanes<float, N>::Raw load_rows(const float* p, ptrdiff_t str
 }
 
 template <int N>
-MBF_INLINE void store_rows(typename Lanes<float, N>::Raw v, float* p, ptrdiff_t stride) {
+MBF_INLINE void store_rows(typename Lanes<float, N>::Raw v, float* p,
+                           [[maybe_unused]] ptrdiff_t stride) {
 #if defined(__AVX512F__)
   if constexpr (N == 16) {
     const __m512 x = (__m512)v;
@@ -66,7 +68,8 @@ MBF_INLINE void store_rows(typename Lanes<float, N>::Raw v, float* p, ptrdiff_t 
 }
 
 template <int N>
-MBF_INLINE typename Lanes<double, N>::Raw load_rows(const double* p, ptrdiff_t stride) {
+MBF_INLINE typename Lanes<double, N>::Raw load_rows(const double* p,
+                                                    [[maybe_unused]] ptrdiff_t stride) {
 #if defined(__AVX512F__)
   if constexpr (N == 8) {
     const __m512d a = _mm512_castpd128_pd512(_mm_loadu_pd(p));
@@ -85,7 +88,8 @@ MBF_INLINE typename Lanes<double, N>::Raw load_rows(const double* p, ptrdiff_t s
 }
 
 template <int N>
-MBF_INLINE void store_rows(typename Lanes<double, N>::Raw v, double* p, ptrdiff_t stride) {
+MBF_INLINE void store_rows(typename Lanes<double, N>::Raw v, double* p,
+                           [[maybe_unused]] ptrdiff_t stride) {
 #if defined(__AVX512F__)
   if constexpr (N == 8) {
     const __m512d x = (__m512d)v;
@@ -151,18 +155,22 @@ template <class T, int N, class F>
 MBF_INLINE void load_piece(const T* base, ptrdiff_t stride, F put) {
   constexpr int kPiece = 16 / sizeof(T);
   Lanes<T, N> x[kPiece];
-  MBF_UNROLL for (int r = 0; r < kPiece; ++r) x[r] = {load_rows<N>(base + r * stride, stride)};
+  MBF_UNROLL
+  for (int r = 0; r < kPiece; ++r) x[r] = {load_rows<N>(base + r * stride, stride)};
   transpose_piece(x);
-  MBF_UNROLL for (int c = 0; c < kPiece; ++c) put(c, x[c]);
+  MBF_UNROLL
+  for (int c = 0; c < kPiece; ++c) put(c, x[c]);
 }
 
 template <class T, int N, class F>
 MBF_INLINE void store_piece(T* base, ptrdiff_t stride, F get) {
   constexpr int kPiece = 16 / sizeof(T);
   Lanes<T, N> x[kPiece];
-  MBF_UNROLL for (int c = 0; c < kPiece; ++c) x[c] = get(c);
+  MBF_UNROLL
+  for (int c = 0; c < kPiece; ++c) x[c] = get(c);
   transpose_piece(x);
-  MBF_UNROLL for (int r = 0; r < kPiece; ++r) store_rows<N>(x[r].v, base + r * stride, stride);
+  MBF_UNROLL
+  for (int r = 0; r < kPiece; ++r) store_rows<N>(x[r].v, base + r * stride, stride);
 }
 
 template <class T, int N, class Count, class Put>
@@ -225,8 +233,7 @@ MBF_INLINE void load_transposed(const typename V::Scalar* base, ptrdiff_t stride
 
 // Writes get(c) for c = 0 .. count-1 as the runs at base.
 template <class V, class Count, class Get>
-MBF_INLINE void store_transposed(typename V::Scalar* base, ptrdiff_t stride, Count count,
-                                 Get get) {
+MBF_INLINE void store_transposed(typename V::Scalar* base, ptrdiff_t stride, Count count, Get get) {
   using T = typename V::Scalar;
   if constexpr (IsPair<V>::value) {
     constexpr int N = decltype(V::lo)::kLanes;

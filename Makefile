@@ -1,0 +1,55 @@
+# Every target sets up what it needs: a virtual environment in .venv, pinned packages, the build.
+# A second run finds all of it done.
+
+PYTHON ?= python3
+DEVICE ?= cpu
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.packages-installed
+BUILT  := $(VENV)/.extension-built
+
+CPP_SOURCES := $(shell find csrc tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+
+.PHONY: help demo test bench lint format build clean
+.DEFAULT_GOAL := help
+
+help:  ## what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(READY): requirements-dev.txt
+	@command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON); set PYTHON=/path/to/python3.10-or-newer"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+$(BUILT): $(READY) setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.*)
+	@echo "building the extension (a few minutes the first time)"
+	MBF_REQUIRE_EXTENSION=1 $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+build: $(BUILT)  ## the environment and the extension
+
+demo: $(BUILT)  ## fused kernels against batched torch: a table and plots
+	$(BIN)/python -m benchmarks.micro --device $(DEVICE)
+
+test: $(BUILT)  ## all tests
+	$(BIN)/python -m pytest tests --device $(DEVICE)
+
+bench: $(BUILT)  ## every microbenchmark and the table of targets
+	$(BIN)/python -m benchmarks.micro --full --device $(DEVICE)
+
+lint: $(READY)  ## formatters and linters, without changing anything
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(CPP_SOURCES)
+
+format: $(READY)  ## apply the formatters
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP_SOURCES)
+
+clean:  ## everything that was made, the environment included
+	rm -rf $(VENV) build dist *.egg-info benchmark_results .pytest_cache .hypothesis .mypy_cache .ruff_cache .benchmarks
+	rm -f mbf_kernels/_C*.so mbf_kernels/_build_failure.txt
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Benchmarks of mbf_kernels and of what is built on it."""

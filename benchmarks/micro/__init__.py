@@ -1,0 +1,1 @@
+"""Kernels against batched torch and other peers: ``python -m benchmarks.micro --help``."""

@@ -1,0 +1,45 @@
+"""What a kernel must move and compute per block, whoever does it.
+
+Symmetric matrices count as packed triangles, ``d (d + 1) / 2`` numbers; every number is read or
+written once. Kernels are compared by the bytes of this model over their time, so a kernel that
+moves more than it has to shows a lower figure.
+"""
+
+from __future__ import annotations
+
+ADAMW_BYTES_PER_PARAMETER = 28  # reads W, D, M, V; writes W, M, V
+
+
+def triangle_bytes(d: int, bytes_per_number: int = 4) -> int:
+    """One packed symmetric ``d x d`` block."""
+    return bytes_per_number * d * (d + 1) // 2
+
+
+def ema_bytes(d: int) -> int:
+    """``G <- beta G + (1 - beta) D D^T``: G read and written, D read: ``4 d^2 + 8 d``."""
+    return 2 * triangle_bytes(d) + 4 * d
+
+
+def inverse_bytes(d: int, inverse_number: int = 4) -> int:
+    """``P <- (G + damping I)^-1``: G read, P written: ``4 d^2 + 4 d`` in float32."""
+    return triangle_bytes(d) + triangle_bytes(d, inverse_number)
+
+
+def step_bytes(d: int, inverse_number: int = 4) -> int:
+    """P and D read, M and W read and written: ``2 d^2 + 22 d``, with a bf16 P ``d^2 + 21 d``."""
+    return triangle_bytes(d, inverse_number) + 5 * 4 * d
+
+
+def fused_bytes(d: int, inverse_number: int = 4) -> int:
+    """EMA, inverse and step in one pass: P is written and D read once: ``6 d^2 + 26 d``."""
+    return 2 * triangle_bytes(d) + triangle_bytes(d, inverse_number) + 5 * 4 * d
+
+
+def adamw_bytes(d: int) -> int:
+    """Fused AdamW on the ``d`` parameters of a block."""
+    return ADAMW_BYTES_PER_PARAMETER * d
+
+
+def inverse_flops(d: int) -> int:
+    """Cholesky factor, its inverse and the product of the two: ``d^3 + d^2 + d``."""
+    return d**3 + d**2 + d

@@ -1,0 +1,92 @@
+"""Which kernels are measured at which sizes: the presets of the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+SIZES = (4, 9, 16, 25, 49)
+SWEPT_SIZES = (2, 3, 4, 6, 9, 12, 16, 20, 25, 32, 36, 49, 64)
+SWEPT_COUNTS = (100_000, 200_000, 500_000, 1_000_000, 2_000_000)
+
+# 92 MB of AdamW's tensors, 115 MB and more of ours: beyond the caches of the machines we know.
+STREAMED_PARAMETERS = 5_760_000
+IN_CACHE_BLOCKS = 16_000
+CALL_TENSORS = 64
+
+
+class Kernel(str, Enum):
+    """What is measured in a case."""
+
+    INVERSE = "inverse"
+    EMA = "EMA"
+    STEP = "step"
+    FUSED = "fused"  # EMA, inverse and step in one call
+    AMORTISED = "amortised"  # the parts of step + EMA / 10 + inverse / 100
+    CALL = "call"  # overhead of one call with many small tensors
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison. Without ``peers`` only our kernels and the copy take part."""
+
+    kernel: Kernel
+    d: int
+    blocks: int
+    peers: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.kernel.value}, d = {self.d}, {self.blocks:,} blocks"
+
+
+def inverse_blocks(d: int) -> int:
+    """Blocks for about 50 MB of dense matrices, in thousands: 160,000 for d = 9, 20,000 for 25."""
+    return min(400_000, 13_000_000 // d**2 // 1000 * 1000)
+
+
+def streamed_blocks(d: int) -> int:
+    """Blocks with about the same number of parameters, beyond the cache."""
+    return STREAMED_PARAMETERS // d
+
+
+def quick() -> list[Case]:
+    """A few seconds: does it work, and roughly how fast."""
+    return [
+        *(Case(Kernel.INVERSE, d, 8_000) for d in (4, 9)),
+        *(Case(kernel, 9, 32_000) for kernel in (Kernel.EMA, Kernel.STEP)),
+        Case(Kernel.FUSED, 9, 8_000),
+        Case(Kernel.AMORTISED, 9, 32_000),
+        Case(Kernel.CALL, 9, CALL_TENSORS),
+    ]
+
+
+def default() -> list[Case]:
+    """About a minute: every kernel at its usual sizes."""
+    streamed = (Kernel.EMA, Kernel.STEP)
+    return [
+        *(Case(Kernel.INVERSE, d, inverse_blocks(d)) for d in SIZES),
+        *(Case(kernel, d, streamed_blocks(d)) for kernel in streamed for d in (9, 25)),
+        *(Case(Kernel.FUSED, d, inverse_blocks(d)) for d in (9, 25)),
+        Case(Kernel.AMORTISED, 9, streamed_blocks(9)),
+        Case(Kernel.CALL, 9, CALL_TENSORS),
+    ]
+
+
+def full() -> list[Case]:
+    """Everything the table of targets and the plots need."""
+    streamed = (Kernel.EMA, Kernel.STEP)
+    return [
+        *(Case(Kernel.INVERSE, d, inverse_blocks(d)) for d in SWEPT_SIZES),
+        Case(Kernel.INVERSE, 9, IN_CACHE_BLOCKS),
+        Case(Kernel.INVERSE, 9, streamed_blocks(9)),
+        *(Case(kernel, d, streamed_blocks(d)) for kernel in streamed for d in (4, 9, 16, 25)),
+        *(Case(Kernel.FUSED, d, inverse_blocks(d)) for d in SIZES),
+        Case(Kernel.AMORTISED, 9, streamed_blocks(9)),
+        Case(Kernel.AMORTISED, 25, streamed_blocks(25)),
+        Case(Kernel.CALL, 9, CALL_TENSORS),
+        *(
+            Case(kernel, 9, blocks, peers=False)
+            for kernel in (Kernel.INVERSE, *streamed)
+            for blocks in SWEPT_COUNTS
+        ),
+    ]

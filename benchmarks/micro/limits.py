@@ -1,0 +1,118 @@
+"""What the machine can move: plain copies, fused AdamW, and its floating-point peak."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from mbf_kernels._extension import EXTENSION
+
+from . import byte_model
+from .contender import Contender, Role
+from .problem import Problem
+from .timing import Timer
+from .verify import Verdict, compare, elementwise_tolerance
+
+ADAMW_LR = 1e-3
+ADAMW_BETAS = (0.9, 0.999)
+ADAMW_EPS = 1e-8
+ADAMW_DECAY = 1e-2
+
+
+def adamw(problem: Problem) -> Contender:
+    """torch's fused AdamW kernel on as many parameters as the blocks have.
+
+    The kernel itself, as ``torch.optim.AdamW(fused=True)`` calls it: the optimizer's Python around
+    it would make the limit look slower than it is.
+    """
+    params = problem.as_tensors(problem.params)
+    grads = problem.as_tensors(problem.grads)
+    averages = [torch.zeros_like(param) for param in params]
+    squares = [torch.zeros_like(param) for param in params]
+    steps = [torch.zeros((), device=problem.device) for _ in params]
+
+    def run() -> None:
+        torch._foreach_add_(steps, 1)
+        torch._fused_adamw_(
+            params,
+            grads,
+            averages,
+            squares,
+            [],
+            steps,
+            lr=ADAMW_LR,
+            beta1=ADAMW_BETAS[0],
+            beta2=ADAMW_BETAS[1],
+            weight_decay=ADAMW_DECAY,
+            eps=ADAMW_EPS,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def verify(_: object) -> Verdict:
+        w, g = problem.params.double(), problem.grads.double()
+        expected = w - ADAMW_LR * (g / (g.abs() + ADAMW_EPS) + ADAMW_DECAY * w)
+        return compare(torch.cat(params), expected, elementwise_tolerance(problem.d))
+
+    return Contender(
+        "torch fused AdamW", Role.ADAMW, run, verify, byte_model.adamw_bytes(problem.d)
+    )
+
+
+def _copy_buffers(problem: Problem) -> tuple[Tensor, Tensor]:
+    """G as packed float32 triangles and room for P, on large pages like the state of MiniBlocks."""
+    numbers = byte_model.triangle_bytes(problem.d) // 4
+    buffers = []
+    for _ in range(2):
+        buffer = torch.empty(problem.blocks, numbers, device=problem.device)
+        if EXTENSION is not None and problem.device.type == "cpu":
+            EXTENSION.advise_huge_pages(buffer.data_ptr(), 4 * buffer.numel())
+        buffers.append(buffer.zero_())
+    source, target = buffers
+    rows, cols = torch.tril_indices(problem.d, problem.d, device=problem.device)
+    source.copy_(problem.everywhere(problem.stats[:, rows, cols]))
+    return source, target
+
+
+def copies(problem: Problem) -> list[Contender]:
+    """Plain copies of the bytes an inverse reads and writes."""
+    source, target = _copy_buffers(problem)
+    rows, cols = torch.tril_indices(problem.d, problem.d, device=problem.device)
+
+    def verify(_: object) -> Verdict:
+        verdict = compare(target, problem.stats.double()[:, rows, cols], tolerance=1e-30)
+        target.zero_()  # the next copy into the same memory must earn its own verdict
+        return verdict
+
+    bytes_per_block = byte_model.inverse_bytes(problem.d)
+    contenders = [
+        Contender(
+            "copy, Tensor.copy_", Role.COPY, lambda: target.copy_(source), verify, bytes_per_block
+        )
+    ]
+    if problem.device.type == "cpu" and torch.get_num_threads() == 1:
+        size = 4 * source.numel()
+        contenders.append(
+            Contender(
+                "copy, C memmove",
+                Role.COPY,
+                lambda: ctypes.memmove(target.data_ptr(), source.data_ptr(), size),
+                verify,
+                bytes_per_block,
+            )
+        )
+    return contenders
+
+
+def sgemm_peak(timer: Timer, device: torch.device) -> float:
+    """GF/s of the best of several square float32 ``torch.mm``: what FMA units reach in practice."""
+    best = 0.0
+    for n in (512, 1024, 1536):
+        a, out = torch.randn(n, n, device=device), torch.empty(n, n, device=device)
+        multiply = partial(torch.mm, a, a, out=out)
+        multiply()
+        best = max(best, *(2 * n**3 / timer(multiply, 1) / 1e9 for _ in range(8)))
+    return best

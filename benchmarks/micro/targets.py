@@ -1,0 +1,207 @@
+"""The figures the kernels are meant to reach, and those of a run beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import byte_model
+from .cases import (
+    CALL_TENSORS,
+    IN_CACHE_BLOCKS,
+    SIZES,
+    SWEPT_COUNTS,
+    Case,
+    Kernel,
+    inverse_blocks,
+    streamed_blocks,
+)
+from .results import Amortised, CaseResult, Measurement, Results, amortised
+
+INVERSE = "mbf invert_"
+SPEEDUPS = {9: 45.0, 25: 12.0, 4: 50.0, 16: 20.0, 49: 5.0}
+SPEEDUPS_TWO_THREADS = {9: 85.0, 25: 22.0}
+IN_CACHE_NS = {"avx2": 25.0, "avx512": 18.0}
+OF_ADAMW_BANDWIDTH = 0.85
+OF_COPY_TIME = 1.15
+OF_PEAK = 0.40
+AMORTISED = {"mbf, float32 P": 1.8, "mbf, bf16 P": 1.4}
+FLAT = 1.2
+TWO_THREADS = 1.7
+CALL_MICROSECONDS = 40.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """One figure. ``met`` is None where the run has not measured it."""
+
+    figure: str
+    wanted: str
+    reached: str
+    met: bool | None
+
+
+def _at_least(figure: str, wanted: float, reached: float | None, form: str = "{:.1f}x") -> Target:
+    met = None if reached is None else reached >= wanted
+    return Target(figure, form.format(wanted) + " or more", _shown(reached, form), met)
+
+
+def _at_most(figure: str, wanted: float, reached: float | None, form: str = "{:.2f}x") -> Target:
+    met = None if reached is None else reached <= wanted
+    return Target(figure, form.format(wanted) + " or less", _shown(reached, form), met)
+
+
+def _shown(reached: float | None, form: str) -> str:
+    return "" if reached is None else form.format(reached)
+
+
+def _measured(result: CaseResult | None, name: str) -> Measurement | None:
+    return result.exactly(name) if result is not None else None
+
+
+def _ns(result: CaseResult | None, name: str) -> float | None:
+    own = _measured(result, name)
+    return result.ns(own) if result is not None and own is not None else None
+
+
+def _inverse_case(d: int) -> Case:
+    return Case(Kernel.INVERSE, d, inverse_blocks(d))
+
+
+def _ratio(above: float | None, below: float | None) -> float | None:
+    return None if above is None or below is None else above / below
+
+
+def targets(results: Results) -> list[Target]:
+    """All targets in the order of their importance."""
+    return [
+        *_inverse_speedups(results),
+        *_ahead_of_mkl(results),
+        *_bandwidth(results),
+        *_inverse_limits(results),
+        *_amortised_figures(results),
+        *_flatness(results),
+        *_two_threads(results),
+        *_call_overhead(results),
+    ]
+
+
+def _inverse_speedups(results: Results) -> list[Target]:
+    found = []
+    for d, wanted in SPEEDUPS.items():
+        for threads, goal in ((1, wanted), (2, SPEEDUPS_TWO_THREADS.get(d))):
+            if goal is None:
+                continue
+            case = _inverse_case(d)
+            result = results.find(case, threads)
+            ours = _ns(result, INVERSE)
+            baseline = result.ns(result.baseline) if result and result.baseline else None
+            figure = f"inverse against batched torch, d = {d}, {case.blocks:,} blocks"
+            found.append(_at_least(_with_threads(figure, threads), goal, _ratio(baseline, ours)))
+    return found
+
+
+def _with_threads(figure: str, threads: int) -> str:
+    return f"{figure}, {threads} thread{'s' if threads != 1 else ''}"
+
+
+def _ahead_of_mkl(results: Results) -> list[Target]:
+    found = []
+    for d in SIZES:
+        result = results.find(_inverse_case(d), 1)
+        mkl = result.named("MKL Compact") if result else None
+        ratio = _ratio(result.ns(mkl) if result and mkl else None, _ns(result, INVERSE))
+        found.append(_at_least(f"inverse against MKL Compact, d = {d}", 1.0, ratio))
+    return found
+
+
+def _bandwidth(results: Results) -> list[Target]:
+    found = []
+    for kernel, name in ((Kernel.EMA, "mbf update_"), (Kernel.STEP, "mbf step_")):
+        for d in (4, 9, 16, 25):
+            case = Case(kernel, d, streamed_blocks(d))
+            result = results.find(case, 1)
+            own = _measured(result, name)
+            share = result.share_of_limit(own) if result and own else None
+            figure = f"{kernel.value}, d = {d}, {case.blocks:,} blocks: GB/s against fused AdamW's"
+            found.append(_at_least(figure, OF_ADAMW_BANDWIDTH, share, "{:.0%}"))
+    return found
+
+
+def _inverse_limits(results: Results) -> list[Target]:
+    in_cache = results.find(Case(Kernel.INVERSE, 9, IN_CACHE_BLOCKS), 1)
+    isa = in_cache.isa if in_cache else results.machine["mbf_kernels"]["current_isa"]
+    goal = IN_CACHE_NS.get(isa or "", IN_CACHE_NS["avx2"])
+    beyond = results.find(Case(Kernel.INVERSE, 9, streamed_blocks(9)), 1)
+    copy_ns = beyond.ns(beyond.limit) if beyond and beyond.limit else None
+    large_ns = _ns(results.find(_inverse_case(25), 1), INVERSE)
+    gflops = _ratio(float(byte_model.inverse_flops(25)), large_ns)
+    return [
+        _at_most(
+            f"inverse, d = 9, {IN_CACHE_BLOCKS:,} blocks (in cache), {isa}",
+            goal,
+            _ns(in_cache, INVERSE),
+            "{:.1f} ns a block",
+        ),
+        _at_most(
+            f"inverse, d = 9, {streamed_blocks(9):,} blocks: of a plain copy's time",
+            OF_COPY_TIME,
+            _ratio(_ns(beyond, INVERSE), copy_ns),
+        ),
+        _at_least(
+            "inverse, d = 25: share of the FMA peak (sgemm)",
+            OF_PEAK,
+            _ratio(gflops, results.sgemm_peak.get(1)),
+            "{:.0%}",
+        ),
+    ]
+
+
+def _amortised_figures(results: Results) -> list[Target]:
+    result = results.find(Case(Kernel.AMORTISED, 9, streamed_blocks(9)), 1)
+    figures: list[Amortised] = amortised(result) if result else []
+    by_name = {figure.name: figure.of_adamw for figure in figures}
+    return [
+        _at_most(
+            f"step + EMA / 10 + inverse / 100, d = 9, {streamed_blocks(9):,} blocks, {name}: "
+            "of fused AdamW's time",
+            goal,
+            by_name.get(name),
+        )
+        for name, goal in AMORTISED.items()
+    ]
+
+
+def _flatness(results: Results) -> list[Target]:
+    found = []
+    names = {Kernel.INVERSE: INVERSE, Kernel.EMA: "mbf update_", Kernel.STEP: "mbf step_"}
+    for kernel, name in names.items():
+        cases = (Case(kernel, 9, blocks, peers=False) for blocks in SWEPT_COUNTS)
+        ns = [value for case in cases if (value := _ns(results.find(case, 1), name))]
+        spread = max(ns) / min(ns) if len(ns) == len(SWEPT_COUNTS) else None
+        figure = (
+            f"{kernel.value}, d = 9, {SWEPT_COUNTS[0]:,} to {SWEPT_COUNTS[-1]:,} blocks: "
+            "largest over smallest ns a block"
+        )
+        found.append(_at_most(figure, FLAT, spread))
+    return found
+
+
+def _two_threads(results: Results) -> list[Target]:
+    # The inverse is bound by arithmetic, not by memory, in the cache and from d = 16 on.
+    cases = [Case(Kernel.INVERSE, 9, IN_CACHE_BLOCKS), *(_inverse_case(d) for d in (16, 25, 49))]
+    return [
+        _at_least(
+            f"two threads against one: {case}",
+            TWO_THREADS,
+            _ratio(_ns(results.find(case, 1), INVERSE), _ns(results.find(case, 2), INVERSE)),
+        )
+        for case in cases
+    ]
+
+
+def _call_overhead(results: Results) -> list[Target]:
+    result = results.find(Case(Kernel.CALL, 9, CALL_TENSORS), 1)
+    ns = _ns(result, "mbf step_")
+    microseconds = None if ns is None else ns * CALL_TENSORS * 1e-3
+    figure = f"one step_ call with {CALL_TENSORS} small tensors"
+    return [_at_most(figure, CALL_MICROSECONDS, microseconds, "{:.1f} microseconds")]

@@ -1,0 +1,64 @@
+"""Results against float64: nothing is timed before it has passed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+EPS = torch.finfo(torch.float32).eps
+BF16_EPS = torch.finfo(torch.bfloat16).eps
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The worst error of any block, relative to the size of its result, and what is allowed."""
+
+    error: float
+    tolerance: float
+
+    @property
+    def ok(self) -> bool:
+        return self.error <= self.tolerance
+
+    def __str__(self) -> str:
+        return f"error {self.error:.1e}, tolerance {self.tolerance:.1e}"
+
+    def __and__(self, other: Verdict) -> Verdict:
+        """The one that is closer to failing."""
+        return max(self, other, key=lambda v: v.error / v.tolerance)
+
+
+def compare(actual: Tensor, expected: Tensor, tolerance: float) -> Verdict:
+    """All blocks of ``actual (N, ...)`` against one period ``expected (p, ...)`` in float64.
+
+    Block norms below the median count as the median: rounding errors of inputs that nearly cancel
+    are not the kernel's.
+    """
+    period = expected.flatten(1)
+    norms = period.norm(dim=1)
+    norms = norms.clamp(min=float(norms.median()))
+    worst = 0.0
+    for part in torch.split(actual.flatten(1), period.shape[0]):
+        count = part.shape[0]
+        error = (part.double() - period[:count]).norm(dim=1) / norms[:count]
+        largest = float(error.max())
+        if not largest <= worst:  # NaN compares false and must win
+            worst = largest if largest == largest else float("inf")
+    return Verdict(worst, tolerance)
+
+
+def elementwise_tolerance(d: int) -> float:
+    """A handful of roundings per number, of which up to ``d`` are summed."""
+    return 4 * EPS + EPS * d
+
+
+def inverse_tolerance(d: int, condition: float, bf16: bool = False) -> float:
+    """Cholesky's forward error bound, plus one rounding if the result is stored in bf16."""
+    return d * EPS * condition + (BF16_EPS if bf16 else 0.0)
+
+
+def params_tolerance(d: int, moved: float, inverse: float) -> float:
+    """W after a step: its own roundings, and the error of P in the part ``moved`` of its size."""
+    return elementwise_tolerance(d) + moved * inverse

@@ -1,0 +1,231 @@
+// Inverses of the sixteen blocks of a tile, and of dense matrices sixteen at a time.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "../core/spd_inverse.h"
+#include "job.h"
+#include "lanes.h"
+#include "number_formats.h"
+#include "streaming.h"
+#include "transpose.h"
+
+namespace mbf {
+namespace {  // not shared between instruction sets: see tile_kernels.h
+
+// How far ahead of the inverse its G is fetched, in tiles. The inverse is the one pass with enough
+// arithmetic per byte for it: the other two run at the speed of the hardware's own prefetching,
+// which software prefetches only disturb.
+constexpr int kPrefetchTiles = 2;
+
+// Triangles of a tile: as lane vectors, one lane group after the other, and in stored order.
+// Rolled loops work in the thread's static memory (float64 at the largest size needs 530 KB), apart
+// for each use...
+template <class V, class Dim, class Use = void>
+struct TileWorkspace {
+  using T = typename V::Scalar;
+  struct Memory {
+    alignas(64) T triangle[kTileBlocks * triangle_size(kMaxBlock)];
+    alignas(64) T staged[kTileBlocks * triangle_size(kMaxBlock)];
+  };
+  static MBF_INLINE Memory& memory() {
+    static thread_local Memory this_threads;
+    return this_threads;
+  }
+
+  V* triangle = reinterpret_cast<V*>(memory().triangle);
+  T* staged = memory().staged;
+};
+
+// ... expanded ones on the stack.
+template <class V, int D, class Use>
+struct TileWorkspace<V, Const<D>, Use> {
+  alignas(64) V triangle[kTileBlocks / V::kLanes * triangle_size(D)];
+  alignas(64) typename V::Scalar staged[kTileBlocks * triangle_size(D)];
+};
+
+template <class V>
+class TileInverse {
+ public:
+  using T = typename V::Scalar;
+  static constexpr int N = V::kLanes;
+  static constexpr int W = kTileBlocks;
+
+  // P and info of one tile from its G; the first `valid` blocks are real. Out of line, so that the
+  // expanded code exists once per size.
+  template <class Dim>
+  static __attribute__((noinline)) void tile(const TileJob& job, int64_t index, int valid,
+                                             double damping, Dim d) {
+    const int64_t start = index * triangle_size(d) * W;
+    const T* stats = static_cast<const T*>(job.stats) + start;
+    int32_t* info = job.info + index * W;
+
+    TileWorkspace<V, Dim> workspace;
+    const bool all = invert(stats, workspace.triangle, info, 1.0 / job.correction, damping, d);
+    const bool clean = all && valid == W;
+    if (job.inverse_format == Format::BFloat16) {
+      if constexpr (sizeof(T) == 4) {
+        store(workspace, static_cast<BFloat16*>(job.inverse) + start, job, info, valid, clean, d);
+      }
+    } else {
+      store(workspace, static_cast<T*>(job.inverse) + start, job, info, valid, clean, d);
+    }
+  }
+
+  // Dense matrices 16 * first .. 16 * last - 1: each sixteen become a tile, straight from and to
+  // their rows, and take the same code.
+  template <class Dim>
+  static void dense(const DenseJob& job, int64_t first, int64_t last, Dim d) {
+    const int64_t size = static_cast<int64_t>(d) * d;
+    TileWorkspace<V, Dim, struct ForDense> workspace;
+    T* stats = reinterpret_cast<T*>(&workspace.triangle[0]);
+    T* result = &workspace.staged[0];
+    int32_t info[W];
+    TileJob tile_job{};
+    tile_job.stats = stats;
+    tile_job.inverse = result;
+    tile_job.inverse_format = sizeof(T) == 4 ? Format::Float32 : Format::Float64;
+    tile_job.info = info;
+    tile_job.correction = 1.0;
+    for (int64_t group = first; group < last; ++group) {
+      const int64_t start = group * W;
+      const int valid = static_cast<int>(std::min<int64_t>(W, job.count - start));
+      read_dense(static_cast<const T*>(job.matrices) + start * size, stats, valid, d);
+      tile(tile_job, 0, valid, job.damping, d);
+      T* inverses = static_cast<T*>(job.inverses) + start * size;
+      write_dense(result, inverses, valid, d);
+      for (int l = 0; l < valid; ++l) {
+        job.info[start + l] = info[l];
+        if (info[l] != 0) std::fill_n(inverses + l * size, size, static_cast<T>(NAN));
+      }
+    }
+  }
+
+ private:
+  // (scale * G + damping I)^-1 of a whole tile; true if every block has one. Inlined next to its
+  // workspace: the compiler then knows that the memory is nobody else's and skips half the stores.
+  template <class Dim>
+  static MBF_INLINE bool invert(const T* stats, V* triangle, int32_t* info, double scale,
+                                double damping, Dim d) {
+    const int numbers = triangle_size(d);
+    const V scale_lanes = broadcast<V>(scale);
+    const V damping_lanes = broadcast<V>(damping);
+    V reciprocal[kMaxBlock];
+    V panel[kTile * kMaxBlock];
+    std::fill_n(info, W, 0);
+    bool all = true;
+    for (int h = 0; h < W; h += N) {
+      const InverseWorkspace<V> w{triangle + h / N * numbers, reciprocal, panel};
+      spd_inverse(
+          w,
+          [&](int row, int col) MBF_INLINE_LAMBDA {
+            const T* source = stats + triangle_index(row, col) * W + h;
+            if (h == 0) prefetch(source + kPrefetchTiles * numbers * W);
+            const V x = V::load(source) * scale_lanes;
+            return row == col ? x + damping_lanes : x;
+          },
+          d);
+      if (!all_lanes(usable(w, d))) all = report_failures(w, info + h, d) && all;
+    }
+    return all;
+  }
+
+  // Off the fast path: the failing pivot of each lane. True if there is none after all.
+  static __attribute__((noinline)) bool report_failures(InverseWorkspace<V> w, int32_t* info,
+                                                        int d) {
+    const T* reciprocal = reinterpret_cast<const T*>(w.reciprocal);
+    const T* triangle = reinterpret_cast<const T*>(w.triangle);
+    bool none = true;
+    for (int l = 0; l < N; ++l) {
+      info[l] = failed_pivot([&](int j) { return reciprocal[j * N + l]; },
+                             [&](int j) { return triangle[triangle_index(j, j) * N + l]; }, d);
+      none = none && info[l] == 0;
+    }
+    return none;
+  }
+
+  template <class Stored, class Dim>
+  static MBF_INLINE void store(TileWorkspace<V, Dim>& workspace, Stored* inverse,
+                               const TileJob& job, int32_t* info, int valid, bool clean, Dim d) {
+    if (!clean) return keep_failed(workspace.triangle, inverse, info, valid, d);
+    const int numbers = triangle_size(d);
+    // Both halves of a cache line go out together: a streaming store of half a line is slow.
+    Stored* target = job.stream_inverse ? reinterpret_cast<Stored*>(&workspace.staged[0]) : inverse;
+    for (int i = 0; i < numbers; ++i) {
+      for (int g = 0; g < W / N; ++g) {
+        store_lanes(workspace.triangle[g * numbers + i], target + i * W + g * N);
+      }
+    }
+    if (job.stream_inverse) stream_out(target, inverse, numbers * W * sizeof(Stored));
+  }
+
+  // Off the fast path: a failed block keeps its last inverse, a padding block its zeros.
+  template <class Stored>
+  static __attribute__((noinline)) void keep_failed(const V* triangle, Stored* inverse,
+                                                    int32_t* info, int valid, int d) {
+    const int numbers = triangle_size(d);
+    for (int l = valid; l < W; ++l) info[l] = 0;
+    for (int i = 0; i < numbers; ++i) {
+      Stored fresh[W];
+      for (int g = 0; g < W / N; ++g) store_lanes(triangle[g * numbers + i], fresh + g * N);
+      for (int l = 0; l < valid; ++l) {
+        if (info[l] == 0) inverse[i * W + l] = fresh[l];
+      }
+    }
+  }
+
+  // The lower triangles of `valid` dense matrices as a tile; missing matrices are zero.
+  template <class Dim>
+  static MBF_INLINE void read_dense(const T* matrices, T* tile, int valid, Dim d) {
+    const int64_t size = static_cast<int64_t>(d) * d;
+    for (int h = 0; h < W; h += N) {
+      const T* group = matrices + h * size;
+      if (h + N <= valid) {
+        for_each(zero_like(d), d, [&](auto row) MBF_INLINE_LAMBDA {
+          V columns[kMaxBlock];
+          load_transposed<V>(group + row * d, size, row + Const<1>{}, columns);
+          T* out = tile + triangle_index(row, 0) * W + h;
+          for_each(zero_like(d), row + Const<1>{},
+                   [&](auto c) MBF_INLINE_LAMBDA { columns[c].store(out + c * W); });
+        });
+        continue;
+      }
+      for (int row = 0; row < d; ++row) {
+        for (int col = 0; col <= row; ++col) {
+          T* out = tile + triangle_index(row, col) * W + h;
+          for (int l = 0; l < N; ++l) {
+            out[l] = h + l < valid ? group[l * size + row * d + col] : T(0);
+          }
+        }
+      }
+    }
+  }
+
+  template <class Dim>
+  static MBF_INLINE void write_dense(const T* tile, T* inverses, int valid, Dim d) {
+    const int64_t size = static_cast<int64_t>(d) * d;
+    for (int h = 0; h < valid; h += N) {
+      T* group = inverses + h * size;
+      if (h + N <= valid) {
+        for_each(zero_like(d), d, [&](auto row) MBF_INLINE_LAMBDA {
+          store_transposed<V>(group + row * d, size, d, [&](int col) MBF_INLINE_LAMBDA {
+            const int i = col <= row ? triangle_index(row, col) : triangle_index(col, row);
+            return V::load(tile + i * W + h);
+          });
+        });
+        continue;
+      }
+      for (int row = 0; row < d; ++row) {
+        for (int col = 0; col < d; ++col) {
+          const int i = col <= row ? triangle_index(row, col) : triangle_index(col, row);
+          for (int l = h; l < valid; ++l) group[(l - h) * size + row * d + col] = tile[i * W + l];
+        }
+      }
+    }
+  }
+};
+
+}  // namespace
+}  // namespace mbf

@@ -1,0 +1,111 @@
+"""Which device, backends and instruction sets the tests run on.
+
+``backend`` runs a test once per backend of the device, ``engine`` once per backend and instruction
+set, ``isa`` once per instruction set of the CPU kernels. All of them restore what was set before.
+"""
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy comes in with torch
+
+import pytest
+import torch
+
+import mbf_kernels as mk
+from mbf_kernels._extension import EXTENSION, WHY_MISSING
+
+COMPILED_BACKENDS = {"cpu": ("cpu",), "cuda": ("cuda", "triton")}
+
+
+# On a busy machine a parallel region costs milliseconds, whatever the work in it. Tests of threads
+# ask for them through the ``threads`` fixture.
+torch.set_num_threads(1)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--device", default="cpu", help="torch device the tests run on")
+
+
+def _backends(device):
+    return [*COMPILED_BACKENDS.get(torch.device(device).type, ()), "torch"]
+
+
+def _isas():
+    return EXTENSION.runnable_isas() if EXTENSION is not None else ["missing"]
+
+
+def pytest_generate_tests(metafunc):
+    device = metafunc.config.getoption("--device")
+    if "engine" in metafunc.fixturenames:
+        engines = []
+        for name in _backends(device):
+            engines += [(name, isa) for isa in _isas()] if name == "cpu" else [(name, "")]
+        ids = [f"{name}-{isa}" if isa else name for name, isa in engines]
+        metafunc.parametrize("engine", engines, ids=ids, indirect=True)
+    elif "backend" in metafunc.fixturenames:
+        metafunc.parametrize("backend", _backends(device), indirect=True)
+    elif "isa" in metafunc.fixturenames:
+        metafunc.parametrize("isa", _isas(), indirect=True)
+
+
+@pytest.fixture
+def device(request):
+    return torch.device(request.config.getoption("--device"))
+
+
+def _require(name):
+    status = mk.backends()[name]
+    if not status:
+        pytest.skip(f"backend {name!r} is {status}")
+
+
+@pytest.fixture
+def backend(request):
+    """The name of the backend in use."""
+    _require(request.param)
+    with mk.use_backend(request.param):
+        yield request.param
+
+
+@pytest.fixture
+def engine(request):
+    """``(backend, instruction set)`` in use; the instruction set is '' where there is no choice."""
+    name, isa = request.param
+    _require(name)
+    if isa:
+        EXTENSION.select_isa(isa)
+    try:
+        with mk.use_backend(name):
+            yield request.param
+    finally:
+        if isa:
+            EXTENSION.select_isa("")
+
+
+@pytest.fixture
+def isa(request):
+    """The instruction set of the CPU kernels in use."""
+    if EXTENSION is None:
+        pytest.skip(f"no compiled extension: {WHY_MISSING}")
+    EXTENSION.select_isa(request.param)
+    try:
+        with mk.use_backend("cpu"):
+            yield request.param
+    finally:
+        EXTENSION.select_isa("")
+
+
+@pytest.fixture
+def extension():
+    """The compiled module."""
+    if EXTENSION is None:
+        pytest.skip(f"no compiled extension: {WHY_MISSING}")
+    return EXTENSION
+
+
+@pytest.fixture
+def threads():
+    """Lets a test change torch's thread count."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)

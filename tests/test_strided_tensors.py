@@ -1,0 +1,140 @@
+"""Parameters, gradients and momenta that are not contiguous are read and written where they are."""
+
+import pytest
+import torch
+from block_checks import as_blocks, checked_fused_step, make, name_of
+
+import mbf_kernels as mk
+
+
+def channels_last(t):
+    form = {4: torch.channels_last, 5: torch.channels_last_3d}[t.dim()]
+    return t.contiguous(memory_format=form)
+
+
+def window(t):
+    """The same numbers inside a larger tensor of sentinels."""
+    big = torch.full([n + 2 for n in t.shape], 77.0, dtype=t.dtype, device=t.device)
+    inside = big[tuple(slice(1, n + 1) for n in t.shape)]
+    inside.copy_(t)
+    return inside
+
+
+def leading_window(t):
+    """Only the first dimension is cut out of a larger one, so that the rest stays contiguous."""
+    big = torch.full((t.shape[0], 3, *t.shape[1:]), 77.0, dtype=t.dtype, device=t.device)
+    inside = big[:, 1]
+    inside.copy_(t)
+    return inside
+
+
+def swapped(t):
+    """Input channels outside, output channels inside, as a transposed convolution has them."""
+    return t.transpose(0, 1).contiguous().transpose(0, 1)
+
+
+def element_strided(t):
+    """Neighbouring numbers of a block lie two apart."""
+    big = torch.full((*t.shape, 2), 77.0, dtype=t.dtype, device=t.device)
+    inside = big[..., 0]
+    inside.copy_(t)
+    return inside
+
+
+FORMS = {
+    "channels_last": channels_last,
+    "leading_window": leading_window,
+    "swapped": swapped,
+    "element_strided": element_strided,
+}
+SHAPES = {9: [(8, 5, 3, 3), (1, 7, 3, 3), (16, 1, 3, 3)], 8: [(3, 6, 2, 2, 2), (17, 1, 2, 2, 2)]}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=name_of)
+@pytest.mark.parametrize("d", SHAPES)
+@pytest.mark.parametrize("form", FORMS)
+def test_in_place(engine, device, form, d, dtype):
+    change = FORMS[form]
+    blocks, params, grads, momenta = make(SHAPES[d], d, dtype, device)
+    params, grads, momenta = ([change(t) for t in part] for part in (params, grads, momenta))
+    strides = [t.stride() for t in (*params, *momenta)]
+    assert not params[0].is_contiguous()
+    for targets in (None, torch.ones(len(params))):
+        checked_fused_step(blocks, params, grads, momenta, weight_decay=0.1, target_norms=targets)
+    assert [t.stride() for t in (*params, *momenta)] == strides
+
+
+@pytest.mark.parametrize("d", SHAPES)
+def test_the_same_as_contiguous(engine, device, d):
+    results = []
+    for form in (lambda t: t, channels_last):
+        blocks, params, grads, momenta = make(SHAPES[d], d, device=device)
+        params, grads, momenta = ([form(t) for t in part] for part in (params, grads, momenta))
+        for _ in range(3):
+            blocks.fused_step_(params, grads, momenta, lr=0.1, damping=0.1, weight_decay=0.1)
+        results.append((blocks.stats(), blocks.inverse(), *params, *momenta))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=16 * d * 2**-23, atol=d * 2**-23)
+
+
+def test_each_argument_alone(engine, device):
+    for place in range(3):
+        blocks, *lists = make(SHAPES[9], 9, device=device)
+        lists[place] = [channels_last(t) for t in lists[place]]
+        checked_fused_step(blocks, *lists, note=f"argument {place}")
+
+
+@pytest.mark.parametrize("form", ["leading_window", "element_strided"])
+def test_what_lies_between_is_left_alone(engine, device, form):
+    for d in (9, 1):
+        blocks, params, grads, momenta = make([(5, 7, 3, 3)], d, device=device)
+        params, momenta = [FORMS[form](params[0])], [FORMS[form](momenta[0])]
+        for step in range(2):
+            checked_fused_step(blocks, params, grads, momenta, f"d={d}, step {step}")
+        for tensor in (params[0], momenta[0]):
+            whole = tensor._base
+            untouched = torch.ones_like(whole, dtype=torch.bool)
+            inside = untouched[:, 1] if form == "leading_window" else untouched[..., 0]
+            inside.fill_(False)
+            assert (whole[untouched] == 77.0).all(), f"d={d}"
+
+
+def test_expanded_gradients(engine, device):
+    """Read-only arguments may share their own memory."""
+    blocks, params, _, momenta = make([(4, 6, 3, 3)], 9, device=device)
+    row = torch.linspace(-1, 1, 9, device=device).reshape(1, 1, 3, 3)
+    checked_fused_step(blocks, params, [row.expand(4, 6, 3, 3)], momenta)
+    checked_fused_step(
+        blocks, params, [torch.full((1, 1, 1, 1), 0.5, device=device).expand(4, 6, 3, 3)], momenta
+    )
+
+
+def test_dimensions_of_size_one(engine, device):
+    """torch lets their strides be anything."""
+    blocks, params, grads, momenta = make([(4, 1, 3, 3), (1, 5, 9)], 9, device=device)
+    params[0] = params[0].as_strided((4, 1, 3, 3), (9, 1, 3, 1))
+    grads[1] = grads[1].as_strided((1, 5, 9), (1, 9, 1))
+    checked_fused_step(blocks, params, grads, momenta)
+
+
+@pytest.mark.parametrize("form", ["window", "transposed"])
+def test_a_layout_that_cannot_be_walked_is_refused(backend, device, form):
+    blocks, params, grads, momenta = make([(4, 5, 3, 3)], 9, device=device)
+    bad = window(params[0]) if form == "window" else params[0].mT
+    before = as_blocks([bad, *momenta], 9)
+    state = blocks.stats(), blocks.inverse()
+    with pytest.raises(
+        ValueError, match=r"params\[0\]: its memory cannot be walked in blocks of 9"
+    ):
+        blocks.fused_step_([bad], grads, momenta, lr=0.1, damping=0.1)
+    with pytest.raises(ValueError, match=r"grads\[0\]: its memory cannot be walked in blocks of 9"):
+        blocks.update_([bad], beta=0.5)
+    for old, new in zip(before, as_blocks([bad, *momenta], 9), strict=True):
+        assert (old == new).all()
+    assert torch.equal(blocks.stats(), state[0])
+    assert torch.equal(blocks.inverse(), state[1])
+
+
+def test_channels_last_in_the_constructor(backend, device):
+    weight = channels_last(torch.zeros(4, 5, 3, 3, device=device))
+    assert mk.MiniBlocks([weight], block_size=9).block_counts == (20,)
