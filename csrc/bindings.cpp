@@ -17,9 +17,9 @@ constexpr ScalarType kDouble = ScalarType::Double;
 constexpr ScalarType kBFloat16 = ScalarType::BFloat16;
 
 // float64 statistics serve float64 tensors, float32 statistics the rest.
-const std::vector<ScalarType>& natural_dtypes(bool float64) {
-  static const std::vector<ScalarType> wide{kDouble};
-  static const std::vector<ScalarType> narrow{kFloat, kBFloat16, ScalarType::Half};
+const std::vector<Format>& natural_formats(bool float64) {
+  static const std::vector<Format> wide{Format::Float64};
+  static const std::vector<Format> narrow{Format::Float32, Format::BFloat16, Format::Float16};
   return float64 ? wide : narrow;
 }
 
@@ -125,33 +125,30 @@ struct Call {
     job.correction = correction;
   }
 
-  void check_like(const char* name, const TensorList& tensors) {
-    if (static_cast<int64_t>(tensors.size()) != job.tensors) {
-      fail(name, ": expected ", job.tensors, " tensors, got ", tensors.size());
-    }
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      if (tensors[i].numel() != blocks[i] * d) {
-        fail(Name{name, static_cast<int64_t>(i)}, ": expected ", blocks[i] * d, " numbers, got ",
-             tensors[i].numel());
-      }
-    }
-  }
-
-  void set_grads(const TensorList& tensors) {
-    check_like("grads", tensors);
-    grads = block_views("grads", tensors, d, natural_dtypes(float64));
-    memory.add("grads", tensors, grads, d, false);
+  void set_grads(const TensorList& tensors, const std::vector<Format>& allowed) {
+    grads = block_views("grads", tensors, d, blocks, allowed);
+    memory.add("grads", tensors, grads, blocks, d, false);
     job.grads = grads.data();
   }
 
-  void set_step(const TensorList& param_list, const TensorList& momentum_list, double lr,
-                double momentum, double weight_decay) {
-    check_like("params", param_list);
-    check_like("momenta", momentum_list);
-    params = block_views("params", param_list, d, natural_dtypes(float64));
-    momenta = block_views("momenta", momentum_list, d, natural_dtypes(float64));
-    memory.add("params", param_list, params, d, true);
-    memory.add("momenta", momentum_list, momenta, d, true);
+  // Parameters have one format; gradients and momenta that one or the statistics'.
+  void set_step(const TensorList& param_list, const TensorList& grad_list,
+                const TensorList& momentum_list, double lr, double momentum, double weight_decay) {
+    memory.reserve(3 * param_list.size() + 8);
+    params = block_views("params", param_list, d, blocks, natural_formats(float64));
+    std::vector<Format> either{float64 ? Format::Float64 : Format::Float32};
+    if (!params.empty()) {
+      for (size_t i = 1; i < params.size(); ++i) {
+        if (params[i].format != params[0].format) {
+          fail(Name{"params", static_cast<int64_t>(i)}, ": expected the dtype of params[0]");
+        }
+      }
+      if (params[0].format != either[0]) either.push_back(params[0].format);
+    }
+    set_grads(grad_list, either);
+    momenta = block_views("momenta", momentum_list, d, blocks, either);
+    memory.add("params", param_list, params, blocks, d, true);
+    memory.add("momenta", momentum_list, momenta, blocks, d, true);
     job.params = params.data();
     job.momenta = momenta.data();
     job.step = true;
@@ -180,12 +177,12 @@ struct Call {
   }
 };
 
-void update_(Tensor stats, TensorList grads, int64_t block_size, double beta) {
+void update_(const Tensor& stats, const TensorList& grads, int64_t block_size, double beta) {
   Call call(block_size);
   check_unit_interval("beta", beta);
   call.set_blocks_of(grads);
   call.set_stats(stats, true);
-  call.set_grads(grads);
+  call.set_grads(grads, natural_formats(call.float64));
   call.job.update = true;
   call.job.beta = beta;
   call.run(std::nullopt, std::nullopt, std::nullopt);
@@ -194,6 +191,9 @@ void update_(Tensor stats, TensorList grads, int64_t block_size, double beta) {
 void invert_(Tensor stats, Tensor inverse, Tensor info, std::vector<int64_t> blocks, Tensor damping,
              int64_t block_size, double correction) {
   Call call(block_size);
+  for (int64_t count : blocks) {
+    if (count < 0) fail("blocks: expected numbers >= 0, got ", count);
+  }
   call.set_blocks(std::move(blocks));
   call.set_stats(stats, false);
   call.set_inverse(inverse, true, true);
@@ -203,30 +203,29 @@ void invert_(Tensor stats, Tensor inverse, Tensor info, std::vector<int64_t> blo
   call.run(std::nullopt, std::nullopt, std::nullopt);
 }
 
-void step_(TensorList params, TensorList grads, TensorList momenta, Tensor inverse,
-           std::optional<Tensor> target_norms, std::optional<Tensor> directions,
-           std::optional<Tensor> squared_norms, int64_t block_size, double lr, double momentum,
-           double weight_decay) {
+void step_(const TensorList& params, const TensorList& grads, const TensorList& momenta,
+           const Tensor& inverse, std::optional<Tensor> target_norms,
+           std::optional<Tensor> directions, std::optional<Tensor> squared_norms,
+           int64_t block_size, double lr, double momentum, double weight_decay) {
   Call call(block_size);
   call.set_blocks_of(params);
   call.set_inverse(inverse, false, false);
-  call.set_grads(grads);
-  call.set_step(params, momenta, lr, momentum, weight_decay);
+  call.set_step(params, grads, momenta, lr, momentum, weight_decay);
   call.run(target_norms, directions, squared_norms);
 }
 
-void fused_step_(TensorList params, TensorList grads, TensorList momenta, Tensor stats,
-                 Tensor inverse, Tensor info, Tensor damping, std::optional<Tensor> target_norms,
-                 std::optional<Tensor> directions, std::optional<Tensor> squared_norms,
-                 int64_t block_size, double lr, double momentum, double weight_decay, double beta,
-                 double correction, bool update, bool invert) {
+void fused_step_(const TensorList& params, const TensorList& grads, const TensorList& momenta,
+                 const Tensor& stats, Tensor inverse, Tensor info, Tensor damping,
+                 std::optional<Tensor> target_norms, std::optional<Tensor> directions,
+                 std::optional<Tensor> squared_norms, int64_t block_size, double lr,
+                 double momentum, double weight_decay, double beta, double correction, bool update,
+                 bool invert) {
   Call call(block_size);
   call.set_blocks_of(params);
   call.set_stats(stats, true);
   call.set_inverse(inverse, true, true);
   call.set_info(info);
-  call.set_grads(grads);
-  call.set_step(params, momenta, lr, momentum, weight_decay);
+  call.set_step(params, grads, momenta, lr, momentum, weight_decay);
   if (update) check_unit_interval("beta", beta);
   if (invert) call.set_damping(damping, correction);
   call.job.update = update;

@@ -49,7 +49,9 @@ PYBIND11_MODULE(_C, m) {
   m.def(
       "memory_is_writable",
       [](uintptr_t data, size_t bytes) {
-        return bytes == 0 || mbf::memory_is_writable(reinterpret_cast<const void*>(data), bytes);
+        if (bytes == 0) return true;
+        return mbf::first_read_only(
+                   {reinterpret_cast<void*>(data), reinterpret_cast<void*>(data + bytes - 1)}) < 0;
       },
       pybind11::arg("data"), pybind11::arg("bytes"));
 }

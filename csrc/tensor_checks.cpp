@@ -1,10 +1,9 @@
 #include "tensor_checks.h"
 
-#include <fcntl.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 namespace mbf {
@@ -16,20 +15,43 @@ std::string shape_text(const int64_t* sizes, int64_t dims) {
   return text + ")";
 }
 
-std::string dtype_list(const std::vector<ScalarType>& types) {
+const char* format_name(Format format) {
+  switch (format) {
+    case Format::Float64: return "float64";
+    case Format::BFloat16: return "bfloat16";
+    case Format::Float16: return "float16";
+    default: return "float32";
+  }
+}
+
+std::string format_list(const std::vector<Format>& formats) {
   std::string text;
-  for (ScalarType type : types)
-    text += (text.empty() ? "" : " or ") + std::string(dtype_name(type));
+  for (Format format : formats)
+    text += (text.empty() ? "" : " or ") + std::string(format_name(format));
   return text;
 }
 
-Format format_of(ScalarType type) {
-  switch (type) {
-    case ScalarType::Double: return Format::Float64;
-    case ScalarType::BFloat16: return Format::BFloat16;
-    case ScalarType::Half: return Format::Float16;
-    default: return Format::Float32;
+// True and the format of a tensor, if it has one the kernels know. Tensor::scalar_type asks the
+// library once per dtype there is; a call has hundreds of tensors, so the codes are kept.
+bool format_of(const Tensor& tensor, Format& format) {
+  static const int32_t kFloat32 = aoti_torch_dtype_float32();
+  static const int32_t kFloat64 = aoti_torch_dtype_float64();
+  static const int32_t kBFloat16 = aoti_torch_dtype_bfloat16();
+  static const int32_t kFloat16 = aoti_torch_dtype_float16();
+  int32_t code = 0;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &code));
+  if (code == kFloat32) {
+    format = Format::Float32;
+  } else if (code == kBFloat16) {
+    format = Format::BFloat16;
+  } else if (code == kFloat16) {
+    format = Format::Float16;
+  } else if (code == kFloat64) {
+    format = Format::Float64;
+  } else {
+    return false;
   }
+  return true;
 }
 
 size_t format_bytes(Format format) {
@@ -106,20 +128,27 @@ int64_t last_offset(const Tensor& tensor) {
   return offset;
 }
 
-// Writes the byte at p back to itself through the kernel, which refuses where a store would fault.
-bool byte_is_writable(const void* p) {
-  static thread_local std::array<int, 2> ends = [] {
-    std::array<int, 2> pair{-1, -1};
-    if (pipe(pair.data()) != 0) pair = {-1, -1};
-    return pair;
-  }();
-  if (ends[0] < 0) return true;  // no way to ask
-  if (write(ends[1], p, 1) != 1) return true;
-  if (read(ends[0], const_cast<void*>(p), 1) == 1) return true;
-  char drained;
-  (void)!read(ends[0], &drained, 1);
-  return false;
-}
+// A pipe of this thread in this process: a forked child must not share its parent's.
+struct Pipe {
+  int read_end = -1;
+  int write_end = -1;
+  pid_t owner = -1;
+
+  bool open() {
+    if (owner == getpid()) return read_end >= 0;
+    int ends[2] = {-1, -1};
+    owner = getpid();
+    const bool opened = pipe(ends) == 0;
+    read_end = opened ? ends[0] : -1;
+    write_end = opened ? ends[1] : -1;
+    return opened;
+  }
+  ~Pipe() {
+    if (owner != getpid() || read_end < 0) return;
+    close(read_end);
+    close(write_end);
+  }
+};
 
 }  // namespace
 
@@ -174,25 +203,30 @@ void check_state(const char* name, const Tensor& tensor, std::initializer_list<i
 }
 
 std::vector<BlockView> block_views(const char* name, const TensorList& tensors, int64_t block_size,
-                                   const std::vector<ScalarType>& allowed) {
+                                   const std::vector<int64_t>& blocks,
+                                   const std::vector<Format>& allowed) {
+  if (tensors.size() != blocks.size()) {
+    fail(name, ": expected ", blocks.size(), " tensors, got ", tensors.size());
+  }
   std::vector<BlockView> views(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& tensor = tensors[i];
     const Name where{name, static_cast<int64_t>(i)};
-    if (!tensor.is_cpu()) fail(where, ": expected a tensor on cpu");
-    const ScalarType type = tensor.scalar_type();
-    if (std::find(allowed.begin(), allowed.end(), type) == allowed.end()) {
-      fail(where, ": expected ", dtype_list(allowed), ", got ", dtype_name(type));
+    BlockView& view = views[i];
+    if (!format_of(tensor, view.format) ||
+        std::find(allowed.begin(), allowed.end(), view.format) == allowed.end()) {
+      fail(where, ": expected ", format_list(allowed), ", got ", dtype_name(tensor.scalar_type()));
     }
     const int64_t numel = tensor.numel();
     if (numel % block_size != 0) {
       fail(where, ": expected a multiple of block_size ", block_size, " numbers, got ", numel);
     }
-    BlockView& view = views[i];
+    if (numel != blocks[i] * block_size) {
+      fail(where, ": expected ", blocks[i] * block_size, " numbers, got ", numel);
+    }
     view.data = tensor.data_ptr();
-    view.format = format_of(type);
     view.contiguous = tensor.is_contiguous();
-    view.inner = std::max<int64_t>(1, numel / block_size);
+    view.inner = std::max<int64_t>(1, blocks[i]);
     view.outer_stride = 0;
     view.inner_stride = block_size;
     view.element_stride = 1;
@@ -206,9 +240,10 @@ std::vector<BlockView> block_views(const char* name, const TensorList& tensors, 
 }
 
 void MemoryMap::add(const char* list, const TensorList& tensors,
-                    const std::vector<BlockView>& views, int64_t /*block_size*/, bool written) {
+                    const std::vector<BlockView>& views, const std::vector<int64_t>& blocks,
+                    int64_t block_size, bool written) {
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const int64_t numel = tensors[i].numel();
+    const int64_t numel = blocks[i] * block_size;
     if (numel == 0) continue;
     const Name name{list, static_cast<int64_t>(i)};
     const bool contiguous = views[i].contiguous;
@@ -218,9 +253,6 @@ void MemoryMap::add(const char* list, const TensorList& tensors,
     const int64_t count = contiguous ? numel : last_offset(tensors[i]) + 1;
     const auto begin = reinterpret_cast<uintptr_t>(views[i].data);
     const size_t bytes = count * format_bytes(views[i].format);
-    if (written && !memory_is_writable(views[i].data, bytes)) {
-      fail(name, ": its memory is read-only");
-    }
     ranges_.push_back({begin, begin + bytes, name, written});
   }
 }
@@ -232,7 +264,26 @@ void MemoryMap::add(const char* name, const Tensor& tensor, bool written) {
   ranges_.push_back({begin, begin + numel * tensor.element_size(), {name}, written});
 }
 
+void MemoryMap::check_writable() const {
+  constexpr uintptr_t kPage = 4096;
+  std::vector<void*> bytes;
+  std::vector<const Range*> owners;
+  bytes.reserve(2 * ranges_.size());
+  owners.reserve(2 * ranges_.size());
+  for (const Range& range : ranges_) {
+    if (!range.written || range.name.index < 0) continue;  // state is the library's own memory
+    bytes.push_back(reinterpret_cast<void*>(range.begin));
+    owners.push_back(&range);
+    if (range.begin / kPage == (range.end - 1) / kPage) continue;
+    bytes.push_back(reinterpret_cast<void*>(range.end - 1));
+    owners.push_back(&range);
+  }
+  const int64_t found = first_read_only(bytes);
+  if (found >= 0) fail(owners[found]->name, ": its memory is read-only");
+}
+
 void MemoryMap::check() {
+  check_writable();
   std::sort(ranges_.begin(), ranges_.end(),
             [](const Range& a, const Range& b) { return a.begin < b.begin; });
   const Range* furthest = nullptr;          // of all ranges so far, the one that ends last
@@ -257,20 +308,26 @@ std::vector<int64_t> tile_starts(const std::vector<int64_t>& blocks) {
   return starts;
 }
 
-bool memory_is_writable(const void* data, size_t bytes) {
-  // Two system calls are too many for every tensor of every step: what was writable stays so.
-  struct Seen {
-    const void* data;
-    size_t bytes;
-  };
-  constexpr size_t kSlots = 4096;
-  static thread_local std::vector<Seen> seen(kSlots, Seen{nullptr, 0});
-  Seen& slot = seen[(reinterpret_cast<uintptr_t>(data) >> 6) % kSlots];
-  if (slot.data == data && slot.bytes == bytes) return true;
-  const char* last = static_cast<const char*>(data) + bytes - 1;
-  if (!byte_is_writable(data) || !byte_is_writable(last)) return false;
-  slot = {data, bytes};
-  return true;
+int64_t first_read_only(const std::vector<void*>& bytes) {
+  // Every byte goes through a pipe and back to where it was. The kernel stops where a store would
+  // fault, and says how far it came.
+  static thread_local Pipe channel;
+  if (bytes.empty() || !channel.open()) return -1;
+  constexpr size_t kAtOnce = 512;  // below every system's IOV_MAX and pipe capacity
+  iovec pieces[kAtOnce];
+  for (size_t first = 0; first < bytes.size(); first += kAtOnce) {
+    const size_t count = std::min(kAtOnce, bytes.size() - first);
+    for (size_t i = 0; i < count; ++i) pieces[i] = {bytes[first + i], 1};
+    const ssize_t sent = writev(channel.write_end, pieces, static_cast<int>(count));
+    if (sent <= 0) return -1;
+    const ssize_t back = readv(channel.read_end, pieces, static_cast<int>(sent));
+    if (back == sent) continue;
+    char drained[kAtOnce];
+    const size_t returned = back > 0 ? static_cast<size_t>(back) : 0;
+    (void)!read(channel.read_end, drained, static_cast<size_t>(sent) - returned);
+    return static_cast<int64_t>(first + returned);
+  }
+  return -1;
 }
 
 }  // namespace mbf

@@ -45,16 +45,18 @@ void check_damping(double value);
 void check_state(const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape,
                  ScalarType dtype);
 
-// The tensors of one argument as blocks. `allowed` lists the dtypes the argument may have.
+// The tensors of one argument as blocks, blocks[i] of them in tensor i, each of one of the
+// `allowed` formats. The dispatcher has seen to it that all are dense CPU tensors.
 std::vector<BlockView> block_views(const char* name, const TensorList& tensors, int64_t block_size,
-                                   const std::vector<ScalarType>& allowed);
+                                   const std::vector<int64_t>& blocks,
+                                   const std::vector<Format>& allowed);
 
 // Memory of the call: written memory may not be shared with anything else, nor be read-only.
 class MemoryMap {
  public:
   void reserve(size_t count) { ranges_.reserve(count); }
   void add(const char* list, const TensorList& tensors, const std::vector<BlockView>& views,
-           int64_t block_size, bool written);
+           const std::vector<int64_t>& blocks, int64_t block_size, bool written);
   void add(const char* name, const Tensor& tensor, bool written);
   void check();
 
@@ -64,13 +66,16 @@ class MemoryMap {
     Name name;
     bool written;
   };
+  void check_writable() const;
+
   std::vector<Range> ranges_;
 };
 
 // Where each tensor's tiles start.
 std::vector<int64_t> tile_starts(const std::vector<int64_t>& blocks);
 
-// True if the pages of [data, data + bytes) can be written. Asked of the system once per address.
-bool memory_is_writable(const void* data, size_t bytes);
+// Index of the first of these bytes that cannot be written, or -1. The system is asked, in two
+// calls for all of them.
+int64_t first_read_only(const std::vector<void*>& bytes);
 
 }  // namespace mbf

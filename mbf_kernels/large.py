@@ -1,8 +1,10 @@
 """Blocks beyond the small-block kernels: torch's LAPACK, threaded over the batch.
 
 torch factors a batch of CPU matrices one after the other on one thread. Each matrix is independent,
-so the batch is cut into slices that worker threads factor at the same time (LAPACK runs without
-the interpreter lock).
+so pieces of the batch are factored by worker threads at the same time (LAPACK runs without the
+interpreter lock). The pieces do not depend on the number of threads, and each is computed by a
+single one, so neither do the results: LAPACK's last bits change with its own threading and with
+where in memory a matrix starts.
 """
 
 from __future__ import annotations
@@ -14,13 +16,20 @@ from torch import Tensor
 
 from .reference import cholesky_inverse
 
+_PIECES = 16
+
 
 def threaded_inverse(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """As :func:`.reference.cholesky_inverse`, on ``torch.get_num_threads()`` threads."""
-    threads = min(torch.get_num_threads(), matrices.shape[0])
-    if matrices.device.type != "cpu" or threads <= 1:
+    if matrices.device.type != "cpu" or matrices.shape[0] == 0:
         return cholesky_inverse(matrices)
-    slices = matrices.tensor_split(threads)
-    with ThreadPoolExecutor(threads) as pool:
-        parts = list(pool.map(cholesky_inverse, slices))
+    threads = torch.get_num_threads()
+    # Copies, so that every piece starts on the allocator's alignment.
+    pieces = [piece.clone() for piece in matrices.chunk(_PIECES)]
+    try:
+        # set_num_threads holds for the thread that calls it: one LAPACK thread in each worker.
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            parts = list(pool.map(cholesky_inverse, pieces))
+    finally:
+        torch.set_num_threads(threads)  # it is also what threads started later begin with
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])

@@ -35,6 +35,8 @@ def spd_inverse(A: Tensor, damping: float = 0.0) -> tuple[Tensor, Tensor]:
     """
     if not isinstance(A, Tensor):
         raise TypeError(f"A: expected a tensor, got {type(A).__name__}")
+    if A.layout != torch.strided:
+        raise TypeError(f"A: expected a dense tensor, got layout {A.layout}")
     if A.dim() < 2 or A.shape[-1] != A.shape[-2] or A.shape[-1] == 0:
         raise ValueError(f"A: expected square matrices (..., d, d), got shape {tuple(A.shape)}")
     if A.dtype not in (torch.float32, torch.float64):

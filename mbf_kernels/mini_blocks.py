@@ -66,7 +66,7 @@ class MiniBlocks:
         )
         self._directions: Tensor | None = None
         self._squared_norms: Tensor | None = None
-        self._damping = torch.zeros(max(1, len(params)), dtype=torch.float64)
+        self._damping = torch.zeros(1, dtype=torch.float64)
         self._set_identity()
 
     def _allocate(self, dtype: torch.dtype) -> Tensor:
@@ -129,16 +129,16 @@ class MiniBlocks:
 
     def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
         """Takes over what :meth:`state_dict` gave, in this object's dtypes and on its device."""
-        for name, target in (("stats", self._stats), ("inverse", self._inverse)):
+        wanted = [(count, self.layout.triangle) for count in self.block_counts]
+        for name in ("stats", "inverse"):
             if name not in state:
                 raise ValueError(f"state: expected keys 'stats' and 'inverse', got {list(state)}")
-            pieces = state[name]
-            wanted = [(count, self.layout.triangle) for count in self.block_counts]
-            found = [tuple(piece.shape) for piece in pieces]
+            found = [tuple(piece.shape) for piece in state[name]]
             if found != wanted:
                 raise ValueError(f"state[{name!r}]: expected shapes {wanted}, got {found}")
-            if pieces:
-                self.layout.scatter_(target, torch.cat([p.to(self.device) for p in pieces]))
+        for name, target in (("stats", self._stats), ("inverse", self._inverse)):
+            if wanted:
+                self.layout.scatter_(target, torch.cat([p.to(self.device) for p in state[name]]))
 
     # --- the three operations, and all of them at once ------------------------------------------
 
@@ -148,6 +148,8 @@ class MiniBlocks:
         grads = list(grads)
         beta = float(beta)
         if self._compiled():
+            if not {getattr(grad, "dtype", None) for grad in grads} <= set(self._grad_dtypes()):
+                self._check_update(grads, beta)
             self._call(
                 lambda: torch.ops.mbf_kernels.update_(self._stats, grads, self.block_size, beta),
                 lambda: self._check_update(grads, beta),
@@ -182,14 +184,14 @@ class MiniBlocks:
             )
             return
         self._check_invert(values, correction)
+        self._reference_invert(values, correction)
+
+    def _reference_invert(self, damping: Tensor, correction: float) -> None:
+        dense_inverse = reference.cholesky_inverse
+        if resolve(self.device) == "cpu":
+            dense_inverse = threaded_inverse
         reference.invert_(
-            self.layout,
-            self._stats,
-            self._inverse,
-            self._info,
-            values,
-            correction,
-            self._dense_inverse(),
+            self.layout, self._stats, self._inverse, self._info, damping, correction, dense_inverse
         )
 
     def step_(
@@ -240,57 +242,62 @@ class MiniBlocks:
     ) -> None:
         """:meth:`update_`, :meth:`invert_` (those asked for) and :meth:`step_` in one pass."""
         params, grads, momenta = list(params), list(grads), list(momenta)
-        lr, momentum, weight_decay = float(lr), float(momentum), float(weight_decay)
-        beta, correction = float(beta), float(correction)
+        scalars = (float(lr), float(momentum), float(weight_decay), float(beta), float(correction))
         checks.check_not_recording(params=params, momenta=momenta)
-        for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
+        for name, value in zip(("lr", "momentum", "weight_decay"), scalars, strict=False):
             checks.check_finite(name, value)
-        values = self._damping_values(damping) if invert else self._damping[:1]
+        values = self._damping_values(damping) if invert else self._damping
         targets = self._target_values(target_norms)
 
         def check() -> None:
             self._check_step(params, grads, momenta)
             if update:
-                checks.check_unit_interval("beta", beta)
+                checks.check_unit_interval("beta", scalars[3])
             if invert:
-                self._check_invert(values, correction)
+                self._check_invert(values, scalars[4])
 
-        with torch.no_grad():
-            if self._compiled():
-                self._call(
-                    lambda: self._compiled_step(
-                        params, grads, momenta, values, targets,
-                        (lr, momentum, weight_decay, beta, correction), update, invert,
-                    ),
-                    check,
-                )  # fmt: skip
-                _mark_written(params, momenta)
-                return
-            check()
-            if update:
-                reference.update_(self.layout, self._stats, grads, beta)
-            if invert:
-                reference.invert_(
-                    self.layout,
-                    self._stats,
-                    self._inverse,
-                    self._info,
-                    values,
-                    correction,
-                    self._dense_inverse(),
-                )
-            reference.step_(
-                self.layout,
-                params,
-                grads,
-                momenta,
-                self._inverse,
-                lr,
-                momentum,
-                weight_decay,
-                targets,
-                self.stats_dtype,
+        if self._compiled():
+            if params and isinstance(params[0], Tensor) and params[0].dtype != self.param_dtype:
+                check()
+            self._call(
+                lambda: self._compiled_step(
+                    params, grads, momenta, values, targets, scalars, update, invert
+                ),
+                check,
             )
+            return
+        check()
+        with torch.no_grad():
+            self._reference_step(params, grads, momenta, values, targets, scalars, update, invert)
+
+    def _reference_step(
+        self,
+        params: list[Tensor],
+        grads: list[Tensor],
+        momenta: list[Tensor],
+        damping: Tensor,
+        targets: Tensor | None,
+        scalars: tuple[float, float, float, float, float],
+        update: bool,
+        invert: bool,
+    ) -> None:
+        lr, momentum, weight_decay, beta, correction = scalars
+        if update:
+            reference.update_(self.layout, self._stats, grads, beta)
+        if invert:
+            self._reference_invert(damping, correction)
+        reference.step_(
+            self.layout,
+            params,
+            grads,
+            momenta,
+            self._inverse,
+            lr,
+            momentum,
+            weight_decay,
+            targets,
+            self.stats_dtype,
+        )
 
     def _compiled_step(
         self,
@@ -305,6 +312,7 @@ class MiniBlocks:
     ) -> None:
         lr, momentum, weight_decay, beta, correction = scalars
         directions, norms = self._direction_buffers() if targets is not None else (None, None)
+        _mark_written(params, momenta)
         if update or invert:
             torch.ops.mbf_kernels.fused_step_(
                 params, grads, momenta, self._stats, self._inverse, self._info, damping,
@@ -322,17 +330,12 @@ class MiniBlocks:
     def _compiled(self) -> bool:
         return resolve(self.device) == "cpu" and self.block_size <= MAX_SMALL_BLOCK
 
-    def _dense_inverse(self) -> reference.DenseInverse:
-        if resolve(self.device) == "cpu":
-            return threaded_inverse
-        return reference.cholesky_inverse
-
     @staticmethod
     def _call(run: Any, explain: Any) -> None:
         """Runs a compiled operator; if it refuses, lets the Python checks say why."""
         try:
             run()
-        except RuntimeError:
+        except (RuntimeError, TypeError):
             explain()
             raise
 
@@ -341,7 +344,7 @@ class MiniBlocks:
         if isinstance(damping, Tensor) and damping.numel() != 1:
             checks.check_per_tensor("damping", damping.numel(), len(self.block_counts))
             return damping.detach().to("cpu", torch.float64).reshape(-1)
-        return self._damping[:1].fill_(float(damping))
+        return self._damping.fill_(float(damping))
 
     def _target_values(self, target_norms: Tensor | None) -> Tensor | None:
         if target_norms is None:
@@ -384,7 +387,13 @@ class MiniBlocks:
 
 
 def _mark_written(*lists: list[Tensor]) -> None:
-    """Tells autograd that these changed, as torch's own in-place operations do."""
+    """Tells autograd that these change, as torch's own in-place operations do.
+
+    Before they do, so that inference tensors, which only inference mode may write, are refused.
+    """
     for tensors in lists:
-        if not any(t.is_inference() for t in tensors):
+        if any(map(Tensor.is_inference, tensors)):
+            if not torch.is_inference_mode_enabled():
+                raise RuntimeError("inference tensors cannot be written outside inference mode")
+        else:
             torch.autograd.graph.increment_version(tensors)

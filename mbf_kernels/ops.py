@@ -20,8 +20,17 @@ def _spd_inverse_fake(matrices: Tensor, damping: float) -> tuple[Tensor, Tensor]
     return inverse, torch.empty(shape[:-2], dtype=torch.int32, device=matrices.device)
 
 
-def _writes_only(*args: object, **kwargs: object) -> None:
-    """All other operators return nothing: their schemas say what they write."""
+def _writes_only(*args: object) -> None:
+    """All other operators return nothing: their schemas say what they write.
+
+    torch also comes here when one argument of a real call is on the meta device.
+    """
+    lists = [arg if isinstance(arg, list) else [arg] for arg in args]
+    devices = {
+        tensor.device for tensors in lists for tensor in tensors if isinstance(tensor, Tensor)
+    }
+    if len(devices) > 1:
+        raise RuntimeError(f"expected all tensors on one device, got {sorted(map(str, devices))}")
 
 
 if EXTENSION is not None:

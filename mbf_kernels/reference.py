@@ -23,17 +23,28 @@ def cholesky_inverse(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """
     factor, info = torch.linalg.cholesky_ex(matrices)
     # LAPACK lets an infinite pivot pass, and a pivot whose reciprocal overflows.
-    pivots = factor.diagonal(dim1=-2, dim2=-1).square()
+    pivots = _diagonal(factor).square()
     usable = pivots.isfinite() & pivots.reciprocal().isfinite()
     usable &= matrices.tril().isfinite().all(dim=-1)
-    first_bad = torch.where(usable.all(-1), 0, (~usable).int().argmax(-1) + 1).to(info.dtype)
+    first_bad = _first_false(usable)
     info = torch.where((info == 0) | ((first_bad > 0) & (first_bad < info)), first_bad, info)
+    # cholesky_inverse raises for a zero on the diagonal of any one factor: give it none.
+    identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    factor = torch.where((info != 0)[:, None, None], identity, factor)
     inverse = torch.cholesky_inverse(factor)
     # Every pivot may be fine and the inverse still too large for the format.
-    finite = inverse.diagonal(dim1=-2, dim2=-1).isfinite()
-    overflow = torch.where(finite.all(-1), 0, (~finite).int().argmax(-1) + 1).to(info.dtype)
-    info = torch.where(info == 0, overflow, info)
-    return inverse.masked_fill_((info != 0)[:, None, None], float("nan")), info
+    info = torch.where(info == 0, _first_false(_diagonal(inverse).isfinite()), info)
+    inverse = torch.where((info != 0)[:, None, None], float("nan"), inverse)
+    return inverse.contiguous(), info
+
+
+def _diagonal(matrices: Tensor) -> Tensor:
+    return matrices.diagonal(dim1=-2, dim2=-1)
+
+
+def _first_false(flags: Tensor) -> Tensor:
+    """``(N, d)`` to ``(N,)`` int32: the 1-based place of the first False, 0 if there is none."""
+    return torch.where(flags.all(-1), 0, (~flags).int().argmax(-1) + 1).to(torch.int32)
 
 
 def spd_inverse(
@@ -78,9 +89,12 @@ def invert_(
     matrices = to_dense(layout.gather(stats) / correction, d)
     counts = torch.tensor(layout.block_counts, device=stats.device)
     per_tensor = damping.to(stats.device, stats.dtype).expand(len(layout.block_counts))
-    matrices.diagonal(dim1=-2, dim2=-1).add_(per_tensor.repeat_interleave(counts)[:, None])
+    _diagonal(matrices).add_(per_tensor.repeat_interleave(counts)[:, None])
     fresh, failed = dense_inverse(matrices)
     kept = layout.gather(inverse)
+    # A number may fit the statistics' format and not the one the inverse is kept in.
+    fits = _first_false(_diagonal(fresh).to(inverse.dtype).isfinite())
+    failed = torch.where(failed == 0, fits, failed)
     packed = to_packed(fresh).to(inverse.dtype)
     layout.scatter_(inverse, torch.where((failed == 0)[:, None], packed, kept))
     layout.scatter_(info, failed)
@@ -113,8 +127,9 @@ def step_(
             direction = directions[i]
             if targets is not None:
                 norm = torch.linalg.vector_norm(direction, dtype=torch.float64)
+                # In float64: the scale of a tiny direction need not fit the compute dtype.
                 scale = torch.where(norm > 0, targets[i] / norm, 0.0)
-                direction = scale.to(compute_dtype) * direction
+                direction = (scale * direction.double()).to(compute_dtype)
             buffer.copy_(new.reshape(buffer.shape))
             w = param.to(compute_dtype)
             moved = (1.0 - lr * weight_decay) * w - lr * direction.reshape(param.shape)

@@ -135,7 +135,7 @@ def test_two_threads_are_two(extension, device, threads, operation):
     }
 
     def run():
-        for _ in range(30):
+        for _ in range(100):
             calls[operation]()
 
     threads(1)
@@ -145,7 +145,7 @@ def test_two_threads_are_two(extension, device, threads, operation):
     # caller's, which also counts waiting for it on a busy machine.
     threads(2)
     _, others = own_and_other_time(run)
-    assert others > 0.25 * serial
+    assert others > 0.15 * serial
 
 
 def test_the_state_beyond_the_cache(extension, device, threads):

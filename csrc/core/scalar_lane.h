@@ -40,12 +40,10 @@ MBF_INLINE V broadcast(double value) {
 MBF_INLINE float reciprocal(float x) { return 1.0f / x; }
 MBF_INLINE double reciprocal(double x) { return 1.0 / x; }
 
-// False for NaN.
+// Both false for NaN.
 MBF_INLINE bool positive(float x) { return x > 0.0f; }
 MBF_INLINE bool positive(double x) { return x > 0.0; }
-
-// 0 < x < infinity; false for NaN.
-MBF_INLINE bool positive_finite(float x) { return x > 0.0f && x < __builtin_huge_valf(); }
-MBF_INLINE bool positive_finite(double x) { return x > 0.0 && x < __builtin_huge_val(); }
+MBF_INLINE bool less(float x, float limit) { return x < limit; }
+MBF_INLINE bool less(double x, double limit) { return x < limit; }
 
 }  // namespace mbf

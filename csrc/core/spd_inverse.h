@@ -328,31 +328,34 @@ MBF_INLINE void spd_inverse(InverseWorkspace<V> w, Load load, Dim d) {
   });
 }
 
-// After spd_inverse: true in the lanes whose result is certainly an inverse. A pivot that is zero,
+// After spd_inverse: true in the lanes whose result is certainly an inverse with all its numbers
+// below `limit`, the least positive number the format it goes to cannot hold. A pivot that is zero,
 // negative or infinite shows in its reciprocal. Everything else that can go wrong - NaN, a pivot so
 // small that its reciprocal overflows, an inverse too large for the format - makes the diagonal of
-// the result, and so its sum, infinite or NaN. (A sum may overflow on its own: failed_pivot
-// decides.)
+// the result, which bounds the rest of it, and so its sum, NaN or too large. (The sum may be too
+// large on its own: failed_pivot decides.)
 template <class V, class Dim>
-MBF_INLINE auto usable(InverseWorkspace<V> w, Dim d) {
+MBF_INLINE auto usable(InverseWorkspace<V> w, V limit, Dim d) {
   V trace = w.triangle[0];
   auto all = positive(w.reciprocal[0]);
   for_each(zero_like(d) + Const<1>{}, d, [&](auto j) MBF_INLINE_LAMBDA {
     trace = trace + w.triangle[triangle_index(j, j)];
     all = all & positive(w.reciprocal[j]);
   });
-  return all & positive_finite(trace);
+  return all & positive(trace) & less(trace, limit);
 }
 
 // For one lane: 0, or the 1-based pivot that failed. `reciprocal(j)` and `diagonal(j)` are that
 // lane's numbers. Reciprocals first: one bad pivot spoils the diagonal at every smaller index.
-template <class Reciprocal, class Diagonal>
-MBF_INLINE int failed_pivot(Reciprocal reciprocal, Diagonal diagonal, int d) {
+template <class T, class Reciprocal, class Diagonal>
+MBF_INLINE int failed_pivot(Reciprocal reciprocal, Diagonal diagonal, T limit, int d) {
   for (int j = 0; j < d; ++j) {
-    if (!positive_finite(reciprocal(j))) return j + 1;
+    const T r = reciprocal(j);
+    if (!(positive(r) && less(r, limit))) return j + 1;
   }
   for (int j = 0; j < d; ++j) {
-    if (!positive_finite(diagonal(j))) return j + 1;
+    const T x = diagonal(j);
+    if (!(positive(x) && less(x, limit))) return j + 1;
   }
   return 0;
 }

@@ -1,9 +1,9 @@
 #include "driver.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <string>
 #include <vector>
 
 #include "isa.h"
@@ -31,10 +31,17 @@ int64_t block_work(const TileJob& job) {
 
 int64_t last_level_cache_bytes() {
   static const int64_t bytes = [] {
+    // The cache one core can fill. sysconf adds up every cache of the socket on some machines.
     int64_t found = 0;
-#if defined(_SC_LEVEL3_CACHE_SIZE)
-    found = std::max<int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), sysconf(_SC_LEVEL2_CACHE_SIZE));
-#endif
+    for (const char* index : {"3", "2"}) {
+      std::ifstream file(std::string("/sys/devices/system/cpu/cpu0/cache/index") + index + "/size");
+      int64_t size = 0;
+      char unit = 0;
+      if (found == 0 && file >> size) {
+        file >> unit;
+        found = size << (unit == 'K' ? 10 : unit == 'M' ? 20 : 0);
+      }
+    }
     return found > 0 ? found : int64_t{32} << 20;
   }();
   return bytes;
@@ -46,12 +53,11 @@ void run(TileJob job, bool float64, const double* target_norms, ParallelFor para
   const int64_t tiles = job.tile_start[job.tensors];
   if (tiles == 0) return;
 
+  // In bfloat16 half a line per number goes out at a time, which streaming stores do badly.
   const int64_t numbers = static_cast<int64_t>(job.block_size) * (job.block_size + 1) / 2;
-  const int64_t number_bytes = (float64 ? 8 : 4) + (job.inverse_format == Format::BFloat16 ? 2
-                                                    : float64                              ? 8
-                                                                                           : 4);
-  const int64_t state_bytes = tiles * kTileBlocks * numbers * number_bytes;
-  job.stream_inverse = job.invert && !job.step && state_bytes > last_level_cache_bytes();
+  const int64_t state_bytes = tiles * kTileBlocks * numbers * (float64 ? 16 : 8);
+  job.stream_inverse = job.invert && !job.step && job.inverse_format != Format::BFloat16 &&
+                       state_bytes > last_level_cache_bytes();
   if (target_norms == nullptr) job.directions = nullptr;
 
   parallel_for(0, tiles, grain_tiles(block_work(job)),

@@ -48,7 +48,8 @@ struct TileJob {
   int32_t* info;          // [tiles, 16], invert
   const double* damping;  // per tensor, invert
   double correction;
-  bool stream_inverse;  // write P past the cache: it is larger than the cache and not read back now
+  bool
+      stream_inverse;  // write P, not in bfloat16, past the cache: it is too large to be kept there
 
   double lr;
   double momentum;

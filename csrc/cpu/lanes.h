@@ -12,6 +12,10 @@
 
 #include "../core/scalar_lane.h"
 
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
 namespace mbf {
 
 template <class T, int N>
@@ -109,13 +113,12 @@ MBF_INLINE typename LanePair<V>::Mask positive(LanePair<V> x) {
 }
 
 template <class T, int N>
-MBF_INLINE typename Lanes<T, N>::Mask positive_finite(Lanes<T, N> x) {
-  const typename Lanes<T, N>::Raw zero = {};
-  return (x.v > zero) & (x.v < zero + static_cast<T>(__builtin_huge_val()));
+MBF_INLINE typename Lanes<T, N>::Mask less(Lanes<T, N> x, Lanes<T, N> limit) {
+  return x.v < limit.v;
 }
 template <class V>
-MBF_INLINE typename LanePair<V>::Mask positive_finite(LanePair<V> x) {
-  return {positive_finite(x.lo), positive_finite(x.hi)};
+MBF_INLINE typename LanePair<V>::Mask less(LanePair<V> x, LanePair<V> limit) {
+  return {less(x.lo, limit.lo), less(x.hi, limit.hi)};
 }
 
 // True if every lane of a comparison holds.
@@ -124,6 +127,11 @@ MBF_INLINE bool all_lanes(Mask m) {
   if constexpr (requires { m.lo; }) {
     return all_lanes(m.lo & m.hi);
   } else {
+#if defined(__AVX__)
+    if constexpr (sizeof(Mask) == 32) {
+      return _mm256_testc_si256((__m256i)m, _mm256_set1_epi32(-1)) != 0;
+    }
+#endif
     uint64_t words[sizeof(Mask) / sizeof(uint64_t)];
     std::memcpy(words, &m, sizeof m);
     uint64_t all = ~uint64_t{0};

@@ -109,7 +109,17 @@ MBF_INLINE V load_lanes(const BFloat16* p) {
   }
 }
 
-// Finite values only: inverses are checked before they are stored.
+// The least positive number that becomes infinite when it is stored.
+template <class Stored>
+MBF_INLINE auto overflow_limit() {
+  if constexpr (std::is_same_v<Stored, BFloat16>) {
+    return bits_float(0x7f7f8000u);  // half way between the largest bfloat16 and the next
+  } else {
+    return static_cast<Stored>(__builtin_huge_val());
+  }
+}
+
+// Values below overflow_limit only: inverses are checked before they are stored.
 template <class V>
 MBF_INLINE void store_lanes(V x, BFloat16* p) {
   if constexpr (IsPair<V>::value) {

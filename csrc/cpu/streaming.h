@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "../core/macros.h"
+#include "lanes.h"
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -15,29 +15,34 @@ namespace mbf {
 // The line at p will be read soon; into the second-level cache.
 MBF_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
-// Copies past the cache: the target is not read back before it would have been evicted anyway, and
-// whole lines written this way need not be fetched first. Both must be 32-byte aligned.
-MBF_INLINE void stream_out(const void* from, void* to, size_t bytes) {
-  const char* source = static_cast<const char*>(from);
-  char* target = static_cast<char*>(to);
-#if defined(__AVX__)
-  constexpr size_t kStep = 32;
-  for (size_t i = 0; i < bytes; i += kStep) {
-    const __m256i x = _mm256_load_si256(reinterpret_cast<const __m256i*>(source + i));
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(target + i), x);
-  }
-#elif defined(__SSE2__)
-  constexpr size_t kStep = 16;
-  for (size_t i = 0; i < bytes; i += kStep) {
-    const __m128i x = _mm_load_si128(reinterpret_cast<const __m128i*>(source + i));
-    _mm_stream_si128(reinterpret_cast<__m128i*>(target + i), x);
-  }
-#else
-  std::memcpy(target, source, bytes);
+// Stores past the cache: the target is not read back before it would have been evicted anyway, and
+// lines written whole this way need not be fetched first. Aligned to the size of the vector.
+template <class V>
+MBF_INLINE void stream_lanes(V x, void* to) {
+  if constexpr (IsPair<V>::value) {
+    stream_lanes(x.lo, to);
+    stream_lanes(x.hi, static_cast<char*>(to) + sizeof(x.lo));
+  } else {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(V) == 64) {
+      return _mm512_stream_si512(static_cast<__m512i*>(to), (__m512i)x.v);
+    }
 #endif
+#if defined(__AVX__)
+    if constexpr (sizeof(V) == 32) {
+      return _mm256_stream_si256(static_cast<__m256i*>(to), (__m256i)x.v);
+    }
+#endif
+#if defined(__SSE2__)
+    if constexpr (sizeof(V) == 16) {
+      return _mm_stream_si128(static_cast<__m128i*>(to), (__m128i)x.v);
+    }
+#endif
+    std::memcpy(to, &x.v, sizeof x.v);
+  }
 }
 
-// After the last stream_out and before another thread may read its target.
+// After the last stream_lanes and before another thread may read its target.
 MBF_INLINE void stream_fence() {
 #if defined(__SSE2__)
   _mm_sfence();

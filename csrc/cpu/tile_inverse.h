@@ -63,9 +63,12 @@ class TileInverse {
     int32_t* info = job.info + index * W;
 
     TileWorkspace<V, Dim> workspace;
-    const bool all = invert(stats, workspace.triangle, info, 1.0 / job.correction, damping, d);
+    const bool short_format = job.inverse_format == Format::BFloat16;
+    const T limit = short_format ? T(overflow_limit<BFloat16>()) : overflow_limit<T>();
+    const double scale = 1.0 / job.correction;
+    const bool all = invert(stats, workspace.triangle, info, scale, damping, limit, d);
     const bool clean = all && valid == W;
-    if (job.inverse_format == Format::BFloat16) {
+    if (short_format) {
       if constexpr (sizeof(T) == 4) {
         store(workspace, static_cast<BFloat16*>(job.inverse) + start, job, info, valid, clean, d);
       }
@@ -108,10 +111,11 @@ class TileInverse {
   // workspace: the compiler then knows that the memory is nobody else's and skips half the stores.
   template <class Dim>
   static MBF_INLINE bool invert(const T* stats, V* triangle, int32_t* info, double scale,
-                                double damping, Dim d) {
+                                double damping, T limit, Dim d) {
     const int numbers = triangle_size(d);
     const V scale_lanes = broadcast<V>(scale);
     const V damping_lanes = broadcast<V>(damping);
+    const V limit_lanes = broadcast<V>(limit);
     V reciprocal[kMaxBlock];
     V panel[kTile * kMaxBlock];
     std::fill_n(info, W, 0);
@@ -127,20 +131,23 @@ class TileInverse {
             return row == col ? x + damping_lanes : x;
           },
           d);
-      if (!all_lanes(usable(w, d))) all = report_failures(w, info + h, d) && all;
+      if (!all_lanes(usable(w, limit_lanes, d))) {
+        all = report_failures(w, info + h, limit, d) && all;
+      }
     }
     return all;
   }
 
   // Off the fast path: the failing pivot of each lane. True if there is none after all.
   static __attribute__((noinline)) bool report_failures(InverseWorkspace<V> w, int32_t* info,
-                                                        int d) {
+                                                        T limit, int d) {
     const T* reciprocal = reinterpret_cast<const T*>(w.reciprocal);
     const T* triangle = reinterpret_cast<const T*>(w.triangle);
     bool none = true;
     for (int l = 0; l < N; ++l) {
-      info[l] = failed_pivot([&](int j) { return reciprocal[j * N + l]; },
-                             [&](int j) { return triangle[triangle_index(j, j) * N + l]; }, d);
+      info[l] =
+          failed_pivot([&](int j) { return reciprocal[j * N + l]; },
+                       [&](int j) { return triangle[triangle_index(j, j) * N + l]; }, limit, d);
       none = none && info[l] == 0;
     }
     return none;
@@ -151,14 +158,21 @@ class TileInverse {
                                const TileJob& job, int32_t* info, int valid, bool clean, Dim d) {
     if (!clean) return keep_failed(workspace.triangle, inverse, info, valid, d);
     const int numbers = triangle_size(d);
-    // Both halves of a cache line go out together: a streaming store of half a line is slow.
-    Stored* target = job.stream_inverse ? reinterpret_cast<Stored*>(&workspace.staged[0]) : inverse;
-    for (int i = 0; i < numbers; ++i) {
-      for (int g = 0; g < W / N; ++g) {
-        store_lanes(workspace.triangle[g * numbers + i], target + i * W + g * N);
+    const V* triangle = &workspace.triangle[0];
+    if (!job.stream_inverse) {
+      for (int i = 0; i < numbers; ++i) {
+        for (int g = 0; g < W / N; ++g) {
+          store_lanes(triangle[g * numbers + i], inverse + i * W + g * N);
+        }
+      }
+    } else if constexpr (std::is_same_v<Stored, T>) {
+      // All lane groups of a line at once: a streaming store of half a line is slow.
+      for (int i = 0; i < numbers; ++i) {
+        for (int g = 0; g < W / N; ++g) {
+          stream_lanes(triangle[g * numbers + i], inverse + i * W + g * N);
+        }
       }
     }
-    if (job.stream_inverse) stream_out(target, inverse, numbers * W * sizeof(Stored));
   }
 
   // Off the fast path: a failed block keeps its last inverse, a padding block its zeros.

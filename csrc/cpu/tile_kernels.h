@@ -42,6 +42,39 @@ struct TriangleSlot {
   MBF_INLINE void store(V x) const { x.store(p); }
 };
 
+// M and W of a step, some natural numbers at a time. One multiply-add after the other, so that
+// there is only one way to round: every path through a step gives the same bits.
+template <class L>
+class StepLanes {
+ public:
+  using T = typename L::Scalar;
+  explicit MBF_INLINE StepLanes(const TileJob& job)
+      : momentum_(broadcast<L>(job.momentum)),
+        weight_decay_(broadcast<L>(job.weight_decay)),
+        lr_(broadcast<L>(job.lr)) {}
+
+  // M <- momentum M + D
+  MBF_INLINE void accumulate(T* m, const T* grads) const {
+    (momentum_ * L::load(m) + L::load(grads)).store(m);
+  }
+  // W <- W - lr (u + weight_decay W)
+  MBF_INLINE void move(T* params, const T* u) const {
+    const L w = L::load(params);
+    (w - lr_ * (L::load(u) + weight_decay_ * w)).store(params);
+  }
+
+  // The same for `count` numbers, a multiple of the lanes.
+  MBF_INLINE void accumulate(T* m, const T* grads, int64_t count) const {
+    for (int64_t i = 0; i < count; i += L::kLanes) accumulate(m + i, grads + i);
+  }
+  MBF_INLINE void move(T* params, const T* u, int64_t count) const {
+    for (int64_t i = 0; i < count; i += L::kLanes) move(params + i, u + i);
+  }
+
+ private:
+  L momentum_, weight_decay_, lr_;
+};
+
 template <class V>
 class TileKernels {
  public:
@@ -62,10 +95,11 @@ class TileKernels {
     }
   }
 
-  // P M of one tile from the momenta of its 16 blocks, in natural order; returns its squared norm.
+  // P M of one tile from the momenta of its 16 blocks, in natural order; returns its squared norm
+  // if that is wanted.
   template <class Stored, class Dim, class AfterRow>
-  static MBF_INLINE double precondition_tile(const Stored* inverse, const T* momenta, T* out, Dim d,
-                                             AfterRow after_row) {
+  static MBF_INLINE double precondition_tile(const Stored* inverse, const T* momenta, T* out,
+                                             bool with_norm, Dim d, AfterRow after_row) {
     using L = LineLanes<V>;
     double squared_norm = 0;
     for (int h = 0; h < W; h += L::kLanes) {
@@ -75,12 +109,7 @@ class TileKernels {
       symmetric_product([&](int i) MBF_INLINE_LAMBDA { return load_lanes<L>(inverse + i * W + h); },
                         m, u, d, after_row);
       store_transposed<L>(out + h * d, d, d, [&](int c) MBF_INLINE_LAMBDA { return u[c]; });
-      L squares = u[0] * u[0];
-      for_each(zero_like(d) + Const<1>{}, d,
-               [&](auto c) MBF_INLINE_LAMBDA { squares = squares + u[c] * u[c]; });
-      T lanes[L::kLanes];
-      squares.store(lanes);
-      for (T lane : lanes) squared_norm += lane;
+      if (with_norm) squared_norm += sum_of_squares(u, d);
     }
     return squared_norm;
   }
@@ -124,22 +153,15 @@ class TileKernels {
     T* params = static_cast<T*>(job.params[tensor].data) - origin * numbers;
     T* momenta = static_cast<T*>(job.momenta[tensor].data) - origin * numbers;
     const T* grads = static_cast<const T*>(job.grads[tensor].data) - origin * numbers;
-    const L mu = broadcast<L>(job.momentum);
-    const L keep = broadcast<L>(1.0 - job.lr * job.weight_decay);
-    const L rate = broadcast<L>(job.lr);
+    const StepLanes<L> lanes(job);
 
     // What stands in for the tile before the first and after the last.
-    alignas(64) T nowhere[kMaxTileNumbers] = {};
+    alignas(64) T nowhere[kMaxTileNumbers];
+    std::fill_n(nowhere, numbers, T(0));
     alignas(64) T direction_buffer[2][kMaxTileNumbers];
     const T* last_direction = nowhere;
-    const auto accumulate = [&](T* m, const T* g)
-                                MBF_INLINE_LAMBDA { (mu * L::load(m) + L::load(g)).store(m); };
-    const auto move = [&](T* w, const T* u)
-                          MBF_INLINE_LAMBDA { (keep * L::load(w) - rate * L::load(u)).store(w); };
 
-    for (int64_t i = 0; i < numbers; i += L::kLanes) {
-      accumulate(momenta + first * numbers + i, grads + first * numbers + i);
-    }
+    lanes.accumulate(momenta + first * numbers, grads + first * numbers, numbers);
     for (int64_t tile = first; tile < last; ++tile) {
       const bool has_next = tile + 1 < last;
       const bool has_last = tile > first && !job.directions;
@@ -151,9 +173,9 @@ class TileKernels {
       int64_t i = 0;
       const double squared_norm =
           precondition_tile(inverse + tile * triangle_size(d) * W, momenta + tile * numbers,
-                            direction, d, [&]() MBF_INLINE_LAMBDA {
-                              accumulate(next_momenta + i, next_grads + i);
-                              move(last_params + i, last_direction + i);
+                            direction, job.directions != nullptr, d, [&]() MBF_INLINE_LAMBDA {
+                              lanes.accumulate(next_momenta + i, next_grads + i);
+                              lanes.move(last_params + i, last_direction + i);
                               i += L::kLanes;
                             });
       if (job.directions) {
@@ -163,9 +185,7 @@ class TileKernels {
       }
     }
     if (job.directions) return;
-    for (int64_t i = 0; i < numbers; i += L::kLanes) {
-      move(params + (last - 1) * numbers + i, last_direction + i);
-    }
+    lanes.move(params + (last - 1) * numbers, last_direction, numbers);
   }
 
   // One tile through all that is asked for, while it is in cache: any number format, any strides,
@@ -191,36 +211,28 @@ class TileKernels {
       alignas(64) T momentum_buffer[kMaxTileNumbers];
       alignas(64) T direction_buffer[kMaxTileNumbers];
       T* momenta = natural_blocks<T>(job.momenta[tensor], d, block, count, W, momentum_buffer);
-      const T mu = static_cast<T>(job.momentum);
-      for (int i = 0; i < W * d; ++i) momenta[i] = mu * momenta[i] + grads[i];
+      const StepLanes<LineLanes<V>> lanes(job);
+      lanes.accumulate(momenta, grads, W * d);
       write_back<T>(job.momenta[tensor], d, block, count, momenta, momentum_buffer);
 
       T* direction =
           job.directions ? static_cast<T*>(job.directions) + tile * W * d : direction_buffer;
       const Stored* inverse = static_cast<const Stored*>(job.inverse) + tile * numbers * W;
-      const double squared_norm =
-          precondition_tile(inverse, momenta, direction, d, []() MBF_INLINE_LAMBDA {});
+      const double squared_norm = precondition_tile(
+          inverse, momenta, direction, job.directions != nullptr, d, []() MBF_INLINE_LAMBDA {});
       if (job.directions) {
         job.squared_norms[tile] = squared_norm;
       } else {
-        move(job, tensor, block, count, direction, T(1), d);
+        alignas(64) T param_buffer[kMaxTileNumbers];
+        T* params = natural_blocks<T>(job.params[tensor], d, block, count, W, param_buffer);
+        lanes.move(params, direction, W * d);
+        write_back<T>(job.params[tensor], d, block, count, params, param_buffer);
       }
     }
   }
 
-  // W <- W - lr (scale * direction + weight_decay W) for `count` blocks.
-  template <class Dim>
-  static MBF_INLINE void move(const TileJob& job, int64_t tensor, int64_t block, int64_t count,
-                              const T* direction, T scale, Dim d) {
-    alignas(64) T param_buffer[kMaxTileNumbers];
-    const BlockView& view = job.params[tensor];
-    T* params = natural_blocks<T>(view, d, block, count, count, param_buffer);
-    const T keep = static_cast<T>(1.0 - job.lr * job.weight_decay);
-    const T rate = static_cast<T>(job.lr) * scale;
-    for (int64_t i = 0; i < count * d; ++i) params[i] = keep * params[i] - rate * direction[i];
-    write_back<T>(view, d, block, count, params, param_buffer);
-  }
-
+  // The second pass of a step with target norms. In double: a direction may be so small that the
+  // factor which rescales it does not fit the format of the parameters.
   static void apply(const TileJob& job, int64_t first, int64_t last) {
     const int d = job.block_size;
     int64_t tensor = tensor_of(job, first);
@@ -229,11 +241,33 @@ class TileKernels {
       const int64_t block = (tile - job.tile_start[tensor]) * W;
       const int64_t count = std::min<int64_t>(W, job.blocks[tensor] - block);
       const T* direction = static_cast<const T*>(job.directions) + tile * W * d;
-      move(job, tensor, block, count, direction, static_cast<T>(job.scale[tensor]), d);
+      const double rate = job.lr * job.scale[tensor];
+      const T decay = static_cast<T>(job.lr * job.weight_decay);
+      alignas(64) T param_buffer[kMaxTileNumbers];
+      T* params = natural_blocks<T>(job.params[tensor], d, block, count, W, param_buffer);
+      for (int i = 0; i < W * d; ++i) {
+        const T change = static_cast<T>(rate * static_cast<double>(direction[i]));
+        params[i] = params[i] - (change + decay * params[i]);
+      }
+      write_back<T>(job.params[tensor], d, block, count, params, param_buffer);
     }
   }
 
  private:
+  // In double, and in an order that does not depend on threads.
+  template <class L>
+  static MBF_INLINE double sum_of_squares(const L* u, int d) {
+    double squares[L::kLanes] = {};
+    for (int c = 0; c < d; ++c) {
+      T lanes[L::kLanes];
+      u[c].store(lanes);
+      for (int l = 0; l < L::kLanes; ++l) squares[l] += static_cast<double>(lanes[l]) * lanes[l];
+    }
+    double sum = 0;
+    for (double square : squares) sum += square;
+    return sum;
+  }
+
   static MBF_INLINE int64_t tensor_of(const TileJob& job, int64_t tile) {
     return std::upper_bound(job.tile_start, job.tile_start + job.tensors + 1, tile) -
            job.tile_start - 1;

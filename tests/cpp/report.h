@@ -7,16 +7,16 @@
 inline int failures = 0;
 inline long checks = 0;
 
-#define CHECK(condition, ...)                              \
-  do {                                                     \
-    ++checks;                                              \
-    if (!(condition)) {                                    \
-      if (++failures <= 20) {                              \
-        std::printf("%s:%d: ", __FILE__, __LINE__);        \
-        std::printf(__VA_ARGS__);                          \
-        std::printf("\n");                                 \
-      }                                                    \
-    }                                                      \
+#define CHECK(condition, ...)                       \
+  do {                                              \
+    ++checks;                                       \
+    if (!(condition)) {                             \
+      if (++failures <= 20) {                       \
+        std::printf("%s:%d: ", __FILE__, __LINE__); \
+        std::printf(__VA_ARGS__);                   \
+        std::printf("\n");                          \
+      }                                             \
+    }                                               \
   } while (0)
 
 inline int finish() {

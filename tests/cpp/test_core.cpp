@@ -27,8 +27,7 @@ const char* name() {
 template <class T>
 struct Memory {
   std::vector<T> triangle, reciprocal, panel;
-  explicit Memory(int d)
-      : triangle(mbf::triangle_size(d)), reciprocal(d), panel(mbf::kTile * d) {}
+  explicit Memory(int d) : triangle(mbf::triangle_size(d)), reciprocal(d), panel(mbf::kTile * d) {}
   mbf::InverseWorkspace<T> workspace() {
     return {triangle.data(), reciprocal.data(), panel.data()};
   }
@@ -92,7 +91,8 @@ Wide frobenius(const std::vector<T>& numbers) {
 template <class T>
 int pivot_of(Memory<T>& memory, int d) {
   return mbf::failed_pivot([&](int j) { return memory.reciprocal[j]; },
-                           [&](int j) { return memory.triangle[mbf::triangle_index(j, j)]; }, d);
+                           [&](int j) { return memory.triangle[mbf::triangle_index(j, j)]; },
+                           std::numeric_limits<T>::infinity(), d);
 }
 
 // One instantiation per type and extent: expanded and instrumented, each is slow to compile.
@@ -125,7 +125,8 @@ void test_inverse(Dim extent, bool in_place, std::mt19937& random) {
             name<T>(), d, in_place, i, j, error, bound);
     }
   }
-  CHECK(mbf::usable(memory.workspace(), d), "usable %s d=%d says no", name<T>(), d);
+  CHECK(mbf::usable(memory.workspace(), std::numeric_limits<T>::infinity(), d),
+        "usable %s d=%d says no", name<T>(), d);
   CHECK(pivot_of(memory, d) == 0, "failed_pivot %s d=%d is not 0", name<T>(), d);
 }
 
@@ -154,8 +155,8 @@ void test_failure(Dim extent, int place, T bad, std::mt19937& random) {
   packed[mbf::triangle_index(place, place)] = bad;  // coupled to no other: this is its pivot
   Memory<T> memory(d);
   invert(memory, packed.data(), extent);
-  CHECK(!mbf::usable(memory.workspace(), d), "usable %s d=%d pivot %d = %g says yes", name<T>(), d,
-        place + 1, static_cast<double>(bad));
+  CHECK(!mbf::usable(memory.workspace(), std::numeric_limits<T>::infinity(), d),
+        "usable %s d=%d pivot %d = %g says yes", name<T>(), d, place + 1, static_cast<double>(bad));
   const int found = pivot_of(memory, d);
   CHECK(found == place + 1, "failed_pivot %s d=%d, pivot %d = %g: got %d", name<T>(), d, place + 1,
         static_cast<double>(bad), found);
@@ -171,7 +172,8 @@ void test_overflow() {
                               static_cast<T>(std::ldexp(unit, -80) * (1 + std::ldexp(1.0L, -20)))};
   Memory<T> memory(2);
   invert(memory, packed.data(), 2);
-  CHECK(!mbf::usable(memory.workspace(), 2), "overflow %s: usable says yes", name<T>());
+  CHECK(!mbf::usable(memory.workspace(), std::numeric_limits<T>::infinity(), 2),
+        "overflow %s: usable says yes", name<T>());
   CHECK(pivot_of(memory, 2) == 1, "overflow %s: pivot %d", name<T>(), pivot_of(memory, 2));
 }
 

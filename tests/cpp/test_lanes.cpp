@@ -25,13 +25,20 @@ void test_arithmetic(const char* type) {
   const V y = V::load(b.data());
   const auto expect = [&](V v, auto f, const char* what) {
     v.store(out.data());
-    for (int l = 0; l < N; ++l) CHECK(out[l] == f(l), "%s %s, lane %d: %g", type, what, l, double(out[l]));
+    for (int l = 0; l < N; ++l)
+      CHECK(out[l] == f(l), "%s %s, lane %d: %g", type, what, l, double(out[l]));
   };
   expect(x + y, [&](int l) { return a[l] + b[l]; }, "+");
   expect(x - y, [&](int l) { return a[l] - b[l]; }, "-");
   expect(x * y, [&](int l) { return a[l] * b[l]; }, "*");
   expect(mbf::reciprocal(x), [&](int l) { return T(1) / a[l]; }, "reciprocal");
   expect(mbf::broadcast<V>(2.5), [&](int) { return T(2.5); }, "broadcast");
+}
+
+// The test an inverse is accepted by.
+template <class V>
+auto positive_finite(V x) {
+  return mbf::positive(x) & mbf::less(x, mbf::broadcast<V>(INFINITY));
 }
 
 template <class V>
@@ -41,23 +48,28 @@ void test_masks(const char* type) {
   constexpr T inf = std::numeric_limits<T>::infinity();
   const T good[] = {T(1), std::numeric_limits<T>::min(), std::numeric_limits<T>::max(),
                     std::numeric_limits<T>::denorm_min()};
-  const T bad[] = {T(0), T(-0.0), T(-1), inf, -inf, std::numeric_limits<T>::quiet_NaN(),
+  const T bad[] = {T(0),
+                   T(-0.0),
+                   T(-1),
+                   inf,
+                   -inf,
+                   std::numeric_limits<T>::quiet_NaN(),
                    -std::numeric_limits<T>::denorm_min()};
   std::vector<T> a(N);
   for (int l = 0; l < N; ++l) a[l] = good[l % 4];
-  CHECK(mbf::all_lanes(mbf::positive_finite(V::load(a.data()))), "%s: all good lanes refused", type);
+  CHECK(mbf::all_lanes(positive_finite(V::load(a.data()))), "%s: all good lanes refused", type);
   for (int l = 0; l < N; ++l) {
     for (T value : bad) {
       const T before = a[l];
       a[l] = value;
-      CHECK(!mbf::all_lanes(mbf::positive_finite(V::load(a.data()))), "%s: %g in lane %d accepted",
-            type, double(value), l);
+      CHECK(!mbf::all_lanes(positive_finite(V::load(a.data()))), "%s: %g in lane %d accepted", type,
+            double(value), l);
       a[l] = before;
     }
   }
   std::vector<T> other(N, T(1));
   other[N - 1] = T(0);
-  const auto both = mbf::positive_finite(V::load(a.data())) & mbf::positive_finite(V::load(other.data()));
+  const auto both = positive_finite(V::load(a.data())) & positive_finite(V::load(other.data()));
   CHECK(!mbf::all_lanes(both), "%s: & of masks forgets a lane", type);
 }
 
@@ -86,8 +98,8 @@ void test_transpose(const char* type, Count count, int gap) {
                            [&](int c) { return V::load(columns.data() + c * N); });
   for (int i = 0; i < static_cast<int>(memory.size()); ++i) {
     const T expected = i % stride < count ? memory[i] : T(-1);
-    CHECK(target[i] == expected, "%s store, count %d gap %d: number %d is %g", type, int(count), gap,
-          i, double(target[i]));
+    CHECK(target[i] == expected, "%s store, count %d gap %d: number %d is %g", type, int(count),
+          gap, i, double(target[i]));
   }
 }
 
@@ -119,12 +131,12 @@ int main() {
 #elif defined(__AVX2__)
   TEST_LANES(Lanes<float, 8>);
   TEST_LANES(Lanes<double, 4>);
-  TEST_LANES(LanePair<Lanes<float, 8>>);
-  TEST_LANES(LanePair<Lanes<double, 4>>);
+  TEST_LANES(LanePair<Lanes<float, 8> >);
+  TEST_LANES(LanePair<Lanes<double, 4> >);
 #else
   TEST_LANES(Lanes<float, 4>);
   TEST_LANES(Lanes<double, 2>);
-  TEST_LANES(LanePair<Lanes<float, 4>>);
+  TEST_LANES(LanePair<Lanes<float, 4> >);
 #endif
   return finish();
 }

@@ -64,9 +64,11 @@ void test_format(Layout f) {
     const auto bits = static_cast<uint16_t>(i);
     const double exact = value_of(bits, f);
     const float wide = mbf::widen(Stored{bits});
-    CHECK(same(wide, exact), "%s: %04x widened to %a, expected %a", f.name, bits, double(wide), exact);
+    CHECK(same(wide, exact), "%s: %04x widened to %a, expected %a", f.name, bits, double(wide),
+          exact);
     if (std::isnan(exact)) {
-      CHECK(std::isnan(value_of(mbf::narrow<Stored>(wide).bits, f)), "%s: NaN %04x lost", f.name, bits);
+      CHECK(std::isnan(value_of(mbf::narrow<Stored>(wide).bits, f)), "%s: NaN %04x lost", f.name,
+            bits);
       continue;
     }
     CHECK(mbf::narrow<Stored>(wide).bits == bits, "%s: %04x came back as %04x", f.name, bits,
@@ -86,8 +88,9 @@ void test_format(Layout f) {
   std::mt19937 random(2);
   for (int i = 0; i < 200000; ++i) test_narrow<Stored>(mbf::bits_float(random()), f);
   const auto nan = std::numeric_limits<float>::quiet_NaN();
-  for (float x : {nan, -nan, std::numeric_limits<float>::max(), std::numeric_limits<float>::denorm_min(),
-                  0.0f, -0.0f, 65519.0f, 65520.0f, -65520.0f, 0x1p-25f, 0x1.8p-25f, 0x1p-24f}) {
+  for (float x :
+       {nan, -nan, std::numeric_limits<float>::max(), std::numeric_limits<float>::denorm_min(),
+        0.0f, -0.0f, 65519.0f, 65520.0f, -65520.0f, 0x1p-25f, 0x1.8p-25f, 0x1p-24f}) {
     test_narrow<Stored>(x, f);
   }
   // A NaN whose payload is only in the bits that are dropped stays a NaN.
@@ -106,7 +109,8 @@ void test_brain_lanes(const char* type) {
     for (int l = 0; l < N; ++l) stored[l] = {static_cast<uint16_t>(start + l)};
     mbf::load_lanes<V>(stored.data()).store(wide.data());
     for (int l = 0; l < N; ++l) {
-      CHECK(same(wide[l], value_of(stored[l].bits, kBrain)), "%s: load of %04x", type, stored[l].bits);
+      CHECK(same(wide[l], value_of(stored[l].bits, kBrain)), "%s: load of %04x", type,
+            stored[l].bits);
       if (!std::isfinite(wide[l])) wide[l] = 1.0f;
       const float moved = mbf::bits_float(mbf::float_bits(wide[l]) ^ (random() & 0xffffu));
       wide[l] = moved;
