@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "cpu/driver.h"
+#include "huge_pages.h"
 #include "tensor_checks.h"
 
 namespace mbf {
@@ -247,6 +248,12 @@ std::tuple<Tensor, Tensor> spd_inverse(Tensor matrices, double damping) {
   const ScalarType type = stats_dtype("matrices", matrices);
   const Tensor input = torch::stable::contiguous(matrices);
   Tensor inverse = torch::stable::new_empty(input, input.sizes());
+  // Above a few megabytes the result is fresh memory, and its page faults outweigh the arithmetic.
+  constexpr size_t kFreshBytes = size_t{4} << 20;
+  const size_t bytes = inverse.numel() * inverse.element_size();
+  if (bytes >= kFreshBytes) {
+    advise_huge_pages(reinterpret_cast<uintptr_t>(inverse.data_ptr()), bytes);
+  }
   const std::vector<int64_t> batch(sizes.begin(), sizes.end() - 2);
   Tensor info = torch::stable::new_empty(input, batch, ScalarType::Int);
   DenseJob job{static_cast<int>(d),

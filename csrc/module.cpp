@@ -2,33 +2,13 @@
 // Python cannot ask of the system. The operators are in bindings.cpp.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <cstdint>
 
 #include "cpu/driver.h"
 #include "cpu/isa.h"
+#include "huge_pages.h"
 #include "tensor_checks.h"
-
-namespace {
-
-// State is streamed through at memory speed every step: large pages save most of its TLB misses.
-// Only a hint, and only for whole pages inside the range.
-bool advise_huge_pages(uintptr_t data, size_t bytes) {
-#if defined(MADV_HUGEPAGE)
-  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const uintptr_t first = (data + page - 1) / page * page;
-  const uintptr_t last = (data + bytes) / page * page;
-  return first < last && madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE) == 0;
-#else
-  (void)data;
-  (void)bytes;
-  return false;
-#endif
-}
-
-}  // namespace
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "Compiled kernels of mbf_kernels. The operators are in torch.ops.mbf_kernels.";
@@ -45,7 +25,8 @@ PYBIND11_MODULE(_C, m) {
   m.def("select_isa", &mbf::select_isa, pybind11::arg("name"),
         "Use this instruction set from now on; '' for the best one.");
   m.def("last_level_cache_bytes", &mbf::last_level_cache_bytes);
-  m.def("advise_huge_pages", &advise_huge_pages, pybind11::arg("data"), pybind11::arg("bytes"));
+  m.def("advise_huge_pages", &mbf::advise_huge_pages, pybind11::arg("data"),
+        pybind11::arg("bytes"));
   m.def(
       "memory_is_writable",
       [](uintptr_t data, size_t bytes) {
