@@ -12,6 +12,7 @@ SWEPT_COUNTS = (100_000, 200_000, 500_000, 1_000_000, 2_000_000)
 # 92 MB of AdamW's tensors, 115 MB and more of ours: beyond the caches of the machines we know.
 STREAMED_PARAMETERS = 5_760_000
 IN_CACHE_BLOCKS = 16_000
+IN_CACHE_BLOCKS_25 = 2_000
 CALL_TENSORS = 64
 
 
@@ -78,6 +79,7 @@ def full() -> list[Case]:
     return [
         *(Case(Kernel.INVERSE, d, inverse_blocks(d)) for d in SWEPT_SIZES),
         Case(Kernel.INVERSE, 9, IN_CACHE_BLOCKS),
+        Case(Kernel.INVERSE, 25, IN_CACHE_BLOCKS_25),
         Case(Kernel.INVERSE, 9, streamed_blocks(9)),
         *(Case(kernel, d, streamed_blocks(d)) for kernel in streamed for d in (4, 9, 16, 25)),
         *(Case(Kernel.FUSED, d, inverse_blocks(d)) for d in SIZES),

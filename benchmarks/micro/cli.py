@@ -15,11 +15,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mbf_kernels._extension import EXTENSION, WHY_MISSING
 
-from . import cases, limits, machine, plots, report
+from . import cases, machine, plots, report
+from .fma_peak import fma_peak
 from .results import Results
 from .runner import run_case
 from .targets import Target, targets
-from .timing import Plan, timer_for
+from .timing import Plan
 
 PLANS = {
     "quick": Plan(rounds=5, seconds=0.1, sample_seconds=0.002),
@@ -209,8 +210,10 @@ def _run(
         try:
             for count in threads:
                 torch.set_num_threads(count)
-                announce("peak (sgemm)")
-                results.sgemm_peak[count] = limits.sgemm_peak(timer_for(device), device)
+                announce("floating-point peak")
+                peak = fma_peak(count) if device.type == "cpu" else None
+                if peak is not None:
+                    results.fma_peak[count] = peak
                 for isa in isas:
                     for case in chosen:
                         results.cases.append(

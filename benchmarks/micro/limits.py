@@ -1,9 +1,8 @@
-"""What the machine can move: plain copies, fused AdamW, and its floating-point peak."""
+"""What the machine can move: plain copies and fused AdamW."""
 
 from __future__ import annotations
 
 import ctypes
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,7 +12,6 @@ from mbf_kernels._extension import EXTENSION
 from . import byte_model
 from .contender import Contender, Role
 from .problem import Problem
-from .timing import Timer
 from .verify import Verdict, compare, elementwise_tolerance
 
 ADAMW_LR = 1e-3
@@ -105,14 +103,3 @@ def copies(problem: Problem) -> list[Contender]:
             )
         )
     return contenders
-
-
-def sgemm_peak(timer: Timer, device: torch.device) -> float:
-    """GF/s of the best of several square float32 ``torch.mm``: what FMA units reach in practice."""
-    best = 0.0
-    for n in (512, 1024, 1536):
-        a, out = torch.randn(n, n, device=device), torch.empty(n, n, device=device)
-        multiply = partial(torch.mm, a, a, out=out)
-        multiply()
-        best = max(best, *(2 * n**3 / timer(multiply, 1) / 1e9 for _ in range(8)))
-    return best

@@ -41,7 +41,7 @@ def print_results(console: Console, results: Results) -> None:
     for threads, isa in settings:
         chosen = [r for r in results.cases if (r.threads, r.isa) == (threads, isa)]
         where = f"{threads} thread{'s' if threads != 1 else ''}, {isa or 'plain torch'}"
-        peak = results.sgemm_peak.get(threads)
+        peak = results.fma_peak.get(threads)
         special = (Kernel.AMORTISED, Kernel.CALL)
         main = [r for r in chosen if r.case.kernel not in special]
         if main:
@@ -61,7 +61,7 @@ def _main_table(chosen: list[CaseResult], where: str, peak: float | None) -> Tab
         "the same run."
     )
     if peak is not None:
-        caption += f" Of peak: of {peak:.0f} GF/s, the best large float32 torch.mm (peak, sgemm)."
+        caption += f" Of peak: of {peak:.0f} GF/s, a loop of multiply-adds on registers alone."
     table = Table(title=f"Kernels, {where}", caption=caption, caption_justify="left")
     for column in ("kernel", "d", "blocks"):
         table.add_column(column, justify="left" if column == "kernel" else "right", no_wrap=True)

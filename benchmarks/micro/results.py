@@ -141,7 +141,7 @@ class Results:
 
     machine: dict[str, Any]
     options: dict[str, Any]
-    sgemm_peak: dict[int, float] = field(default_factory=dict)  # threads -> GF/s
+    fma_peak: dict[int, float] = field(default_factory=dict)  # threads -> GF/s
     cases: list[CaseResult] = field(default_factory=list)
 
     def find(self, case: Case, threads: int) -> CaseResult | None:
@@ -154,7 +154,7 @@ class Results:
         return {
             "machine": self.machine,
             "options": self.options,
-            "sgemm_peak_gflops": self.sgemm_peak,
+            "fma_peak_gflops": self.fma_peak,
             "cases": [_case_json(result) for result in self.cases],
         }
 
