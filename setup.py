@@ -11,6 +11,7 @@ import os
 import platform
 import shutil
 import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -95,7 +96,7 @@ class NinjaBuild(build_ext):
             raise RuntimeError(f"torch >= 2.10 is needed to build, found {torch.__version__}")
 
         major, minor = TARGET_TORCH
-        includes = [pybind11.get_include(), *include_paths(), self._python_include()]
+        includes = [pybind11.get_include(), *include_paths(), sysconfig.get_paths()["include"]]
         torch_flags = [
             *(f"-isystem{path}" for path in includes),
             f"-DTORCH_TARGET_VERSION=0x{major:02x}{minor:02x}000000000000",
@@ -109,7 +110,9 @@ class NinjaBuild(build_ext):
         # The slowest first: two cores are then busy to the end.
         units.sort(key=lambda unit: "isa_" not in unit[0])
 
-        work = Path(self.build_temp).resolve()
+        # Not build_temp, which pip puts into a folder it deletes: the next build starts from here.
+        tag = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+        work = ROOT.resolve() / "build" / f"temp.{tag}"
         work.mkdir(parents=True, exist_ok=True)
         libraries = library_paths()
         link = [
@@ -148,12 +151,6 @@ class NinjaBuild(build_ext):
         if self.verbose:
             command.append("-v")
         self.spawn(command)
-
-    @staticmethod
-    def _python_include() -> str:
-        import sysconfig
-
-        return sysconfig.get_paths()["include"]
 
 
 setup(

@@ -17,9 +17,16 @@ ROOT = PACKAGE.parent
 CLEAN = {k: v for k, v in os.environ.items() if k not in ("MBF_BACKEND", "MBF_CPU_ISA")}
 
 
+# An editable install finds the extension of this source tree for any copy of the package.
+NOT_EDITABLE = """
+import sys
+sys.meta_path[:] = [f for f in sys.meta_path if "__editable__" not in getattr(f, "__module__", "")]
+"""
+
+
 def python(script, path=ROOT, **environment):
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
+        [sys.executable, "-c", NOT_EDITABLE + textwrap.dedent(script)],
         capture_output=True,
         text=True,
         cwd=path,
