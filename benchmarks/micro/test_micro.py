@@ -45,6 +45,7 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("kernel", "name"), [(kernel, name) for kernel, names in CONTENDERS.items() for name in names]
 )
+# The benchmark fixture has no public type.
 def test_kernel(benchmark, kernel: str, name: str, d: int) -> None:  # type: ignore[no-untyped-def]
     benchmark.group = f"{kernel}, d = {d}, {BLOCKS[d]:,} blocks"
     contender = CONTENDERS[kernel][name](Problem(d, BLOCKS[d], torch.device("cpu")))

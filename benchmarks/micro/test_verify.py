@@ -30,7 +30,7 @@ def test_a_right_result_is_admitted() -> None:
         pytest.param(lambda p: p[PERIOD].zero_(), id="one block not written"),
     ],
 )
-def test_a_wrong_result_is_refused(spoil) -> None:  # type: ignore[no-untyped-def]
+def test_a_wrong_result_is_refused(spoil) -> None:  # type: ignore[no-untyped-def]  # lambdas
     right = torch_contenders.inverse(PROBLEM)
 
     def run() -> torch.Tensor:
