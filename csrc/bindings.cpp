@@ -47,16 +47,18 @@ struct Call {
   std::vector<int64_t> blocks;
   std::vector<int64_t> starts;
   std::vector<BlockView> params, grads, momenta;
-  std::vector<double> damping;
+  std::vector<double> damping, targets;
   MemoryMap memory;
 
   explicit Call(int64_t block_size) : d(block_size) {
     check_block_size(block_size);
     job.block_size = static_cast<int>(block_size);
-    job.correction = 1.0;
   }
 
   void set_blocks(std::vector<int64_t> counts) {
+    for (int64_t count : counts) {
+      if (count < 0) fail("blocks: expected numbers >= 0, got ", count);
+    }
     blocks = std::move(counts);
     starts = tile_starts(blocks);
     job.tensors = static_cast<int64_t>(blocks.size());
@@ -116,18 +118,28 @@ struct Call {
     return out;
   }
 
-  void set_damping(const Tensor& values, double correction) {
+  void set_damping(const Tensor& values, bool relative, bool debias) {
     damping = per_tensor("damping", values);
     for (double value : damping) check_damping(value);
-    if (!(correction > 0.0 && correction <= 1.0)) {
-      fail("correction: expected a number in (0, 1], got ", correction);
-    }
     job.damping = damping.data();
-    job.correction = correction;
+    job.relative_damping = relative;
+    job.debias = debias;
+  }
+
+  void set_tallies(const Tensor& tallies, bool written) {
+    check_state("tallies", tallies, {this->tiles(), 2}, kDouble);
+    memory.add("tallies", tallies, written);
+    job.tallies = static_cast<Tally*>(tallies.data_ptr());
+  }
+
+  TileRange range(const char* name, const std::vector<int64_t>& ends) const {
+    const bool fits = ends.size() == 2 && 0 <= ends[0] && ends[0] <= ends[1] && ends[1] <= tiles();
+    if (!fits) fail(name, ": expected the first and last of 0 to ", tiles(), " tiles");
+    return {ends[0], ends[1]};
   }
 
   void set_grads(const TensorList& tensors, const std::vector<Format>& allowed) {
-    grads = block_views("grads", tensors, d, blocks, allowed);
+    grads = block_views("grads", tensors, d, blocks, allowed, true);
     memory.add("grads", tensors, grads, blocks, d, false);
     job.grads = grads.data();
   }
@@ -158,81 +170,100 @@ struct Call {
     job.weight_decay = weight_decay;
   }
 
-  void run(const std::optional<Tensor>& target_norms, const std::optional<Tensor>& directions,
-           const std::optional<Tensor>& squared_norms) {
-    std::vector<double> targets;
-    if (target_norms) {
-      if (!directions || !squared_norms) {
-        fail("target_norms: expected directions and squared_norms with it");
-      }
-      targets = per_tensor("target_norms", *target_norms);
-      check_state("directions", *directions, {tiles(), kTileBlocks, d}, float64 ? kDouble : kFloat);
-      check_state("squared_norms", *squared_norms, {tiles()}, kDouble);
-      memory.add("directions", *directions, true);
-      memory.add("squared_norms", *squared_norms, true);
-      job.directions = directions->data_ptr();
-      job.squared_norms = static_cast<double*>(squared_norms->data_ptr());
+  // With target norms a step takes two passes, with room for P M between them.
+  void set_targets(const std::optional<Tensor>& target_norms,
+                   const std::optional<Tensor>& directions, const std::optional<Tensor>& norms,
+                   bool refresh, double momentum_correction) {
+    if (!target_norms) {
+      if (refresh) fail("target_norms: expected a tensor to be refreshed, got None");
+      return;
     }
+    if (!directions || !norms) fail("target_norms: expected directions and norms with it");
+    check_state("directions", *directions, {tiles(), kTileBlocks, d}, float64 ? kDouble : kFloat);
+    check_state("norms", *norms, {tiles(), 2}, kDouble);
+    memory.add("directions", *directions, true);
+    memory.add("norms", *norms, true);
+    job.directions = directions->data_ptr();
+    job.norms = static_cast<TileNorms*>(norms->data_ptr());
+    job.refresh_targets = refresh;
+    job.momentum_correction = momentum_correction;
+    if (refresh) {
+      check_state("target_norms", *target_norms, {job.tensors}, kDouble);
+      memory.add("target_norms", *target_norms, true);
+      job.target_norms = static_cast<double*>(target_norms->data_ptr());
+    } else {
+      targets = per_tensor("target_norms", *target_norms);
+      job.target_norms = targets.data();
+    }
+  }
+
+  void run() {
     memory.check();
-    mbf::run(job, float64, target_norms ? targets.data() : nullptr, torch_parallel_for);
+    mbf::run(job, float64, torch_parallel_for);
   }
 };
 
-void update_(const Tensor& stats, const TensorList& grads, int64_t block_size, double beta) {
+void update_(const Tensor& stats, const Tensor& tallies, const TensorList& grads,
+             std::vector<int64_t> blocks, std::vector<int64_t> tiles, int64_t block_size,
+             double beta) {
   Call call(block_size);
   check_unit_interval("beta", beta);
-  call.set_blocks_of(grads);
+  call.set_blocks(std::move(blocks));
   call.set_stats(stats, true);
+  call.set_tallies(tallies, true);
   call.set_grads(grads, natural_formats(call.float64));
-  call.job.update = true;
+  call.job.update = call.range("tiles", tiles);
   call.job.beta = beta;
-  call.run(std::nullopt, std::nullopt, std::nullopt);
+  call.run();
 }
 
-void invert_(Tensor stats, Tensor inverse, Tensor info, std::vector<int64_t> blocks, Tensor damping,
-             int64_t block_size, double correction) {
+void invert_(Tensor stats, Tensor tallies, Tensor inverse, Tensor info, std::vector<int64_t> blocks,
+             std::vector<int64_t> tiles, Tensor damping, int64_t block_size, bool relative,
+             bool debias) {
   Call call(block_size);
-  for (int64_t count : blocks) {
-    if (count < 0) fail("blocks: expected numbers >= 0, got ", count);
-  }
   call.set_blocks(std::move(blocks));
   call.set_stats(stats, false);
+  call.set_tallies(tallies, false);
   call.set_inverse(inverse, true, true);
   call.set_info(info);
-  call.set_damping(damping, correction);
-  call.job.invert = true;
-  call.run(std::nullopt, std::nullopt, std::nullopt);
+  call.set_damping(damping, relative, debias);
+  call.job.invert = call.range("tiles", tiles);
+  call.run();
 }
 
 void step_(const TensorList& params, const TensorList& grads, const TensorList& momenta,
            const Tensor& inverse, std::optional<Tensor> target_norms,
-           std::optional<Tensor> directions, std::optional<Tensor> squared_norms,
-           int64_t block_size, double lr, double momentum, double weight_decay) {
+           std::optional<Tensor> directions, std::optional<Tensor> norms, int64_t block_size,
+           double lr, double momentum, double weight_decay) {
   Call call(block_size);
   call.set_blocks_of(params);
   call.set_inverse(inverse, false, false);
   call.set_step(params, grads, momenta, lr, momentum, weight_decay);
-  call.run(target_norms, directions, squared_norms);
+  call.set_targets(target_norms, directions, norms, false, 1.0);
+  call.run();
 }
 
 void fused_step_(const TensorList& params, const TensorList& grads, const TensorList& momenta,
-                 const Tensor& stats, Tensor inverse, Tensor info, Tensor damping,
-                 std::optional<Tensor> target_norms, std::optional<Tensor> directions,
-                 std::optional<Tensor> squared_norms, int64_t block_size, double lr,
-                 double momentum, double weight_decay, double beta, double correction, bool update,
-                 bool invert) {
+                 const Tensor& stats, const Tensor& tallies, Tensor inverse, Tensor info,
+                 Tensor damping, std::optional<Tensor> target_norms,
+                 std::optional<Tensor> directions, std::optional<Tensor> norms,
+                 std::vector<int64_t> update, std::vector<int64_t> invert, int64_t block_size,
+                 double lr, double momentum, double weight_decay, double beta, bool relative,
+                 bool debias, bool refresh_targets, double momentum_correction) {
   Call call(block_size);
   call.set_blocks_of(params);
   call.set_stats(stats, true);
+  call.set_tallies(tallies, true);
   call.set_inverse(inverse, true, true);
   call.set_info(info);
   call.set_step(params, grads, momenta, lr, momentum, weight_decay);
-  if (update) check_unit_interval("beta", beta);
-  if (invert) call.set_damping(damping, correction);
-  call.job.update = update;
-  call.job.invert = invert;
+  call.job.update = call.range("update", update);
+  call.job.invert = call.range("invert", invert);
+  if (!call.job.update.empty()) check_unit_interval("beta", beta);
+  if (!call.job.invert.empty()) call.set_damping(damping, relative, debias);
   call.job.beta = beta;
-  call.run(target_norms, directions, squared_norms);
+  call.set_targets(target_norms, directions, norms, refresh_targets, momentum_correction);
+  call.run();
 }
 
 std::tuple<Tensor, Tensor> spd_inverse(Tensor matrices, double damping) {
@@ -271,20 +302,22 @@ std::tuple<Tensor, Tensor> spd_inverse(Tensor matrices, double damping) {
 
 STABLE_TORCH_LIBRARY(mbf_kernels, m) {
   m.def("spd_inverse(Tensor matrices, float damping) -> (Tensor, Tensor)");
-  m.def("update_(Tensor(a!) stats, Tensor[] grads, int block_size, float beta) -> ()");
   m.def(
-      "invert_(Tensor stats, Tensor(a!) inverse, Tensor(b!) info, int[] blocks, Tensor damping, "
-      "int block_size, float correction) -> ()");
+      "update_(Tensor(a!) stats, Tensor(b!) tallies, Tensor[] grads, int[] blocks, int[] tiles, "
+      "int block_size, float beta) -> ()");
+  m.def(
+      "invert_(Tensor stats, Tensor tallies, Tensor(a!) inverse, Tensor(b!) info, int[] blocks, "
+      "int[] tiles, Tensor damping, int block_size, bool relative, bool debias) -> ()");
   m.def(
       "step_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momenta, Tensor inverse, "
-      "Tensor? target_norms, Tensor(c!)? directions, Tensor(d!)? squared_norms, int block_size, "
+      "Tensor? target_norms, Tensor(c!)? directions, Tensor(d!)? norms, int block_size, "
       "float lr, float momentum, float weight_decay) -> ()");
   m.def(
       "fused_step_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momenta, Tensor(c!) stats, "
-      "Tensor(d!) inverse, Tensor(e!) info, Tensor damping, Tensor? target_norms, "
-      "Tensor(f!)? directions, Tensor(g!)? squared_norms, int block_size, float lr, "
-      "float momentum, float weight_decay, float beta, float correction, bool update, "
-      "bool invert) -> ()");
+      "Tensor(d!) tallies, Tensor(e!) inverse, Tensor(f!) info, Tensor damping, "
+      "Tensor(g!)? target_norms, Tensor(h!)? directions, Tensor(i!)? norms, int[] update, "
+      "int[] invert, int block_size, float lr, float momentum, float weight_decay, float beta, "
+      "bool relative, bool debias, bool refresh_targets, float momentum_correction) -> ()");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(mbf_kernels, CPU, m) {

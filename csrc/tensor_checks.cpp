@@ -204,7 +204,7 @@ void check_state(const char* name, const Tensor& tensor, std::initializer_list<i
 
 std::vector<BlockView> block_views(const char* name, const TensorList& tensors, int64_t block_size,
                                    const std::vector<int64_t>& blocks,
-                                   const std::vector<Format>& allowed) {
+                                   const std::vector<Format>& allowed, bool may_be_absent) {
   if (tensors.size() != blocks.size()) {
     fail(name, ": expected ", blocks.size(), " tensors, got ", tensors.size());
   }
@@ -215,6 +215,10 @@ std::vector<BlockView> block_views(const char* name, const TensorList& tensors, 
     BlockView& view = views[i];
     if (!format_of(tensor, view.format) ||
         std::find(allowed.begin(), allowed.end(), view.format) == allowed.end()) {
+      if (may_be_absent && tensor.numel() == 0 && tensor.scalar_type() == ScalarType::Bool) {
+        view.data = nullptr;
+        continue;
+      }
       fail(where, ": expected ", format_list(allowed), ", got ", dtype_name(tensor.scalar_type()));
     }
     const int64_t numel = tensor.numel();
@@ -244,7 +248,7 @@ void MemoryMap::add(const char* list, const TensorList& tensors,
                     int64_t block_size, bool written) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const int64_t numel = blocks[i] * block_size;
-    if (numel == 0) continue;
+    if (numel == 0 || views[i].data == nullptr) continue;
     const Name name{list, static_cast<int64_t>(i)};
     const bool contiguous = views[i].contiguous;
     if (written && !contiguous && overlaps_itself(tensors[i])) {

@@ -46,10 +46,11 @@ void check_state(const char* name, const Tensor& tensor, std::initializer_list<i
                  ScalarType dtype);
 
 // The tensors of one argument as blocks, blocks[i] of them in tensor i, each of one of the
-// `allowed` formats. The dispatcher has seen to it that all are dense CPU tensors.
+// `allowed` formats. The dispatcher has seen to it that all are dense CPU tensors. Where tensors
+// may be absent, an empty bool tensor stands for one that is, and its view has no data.
 std::vector<BlockView> block_views(const char* name, const TensorList& tensors, int64_t block_size,
                                    const std::vector<int64_t>& blocks,
-                                   const std::vector<Format>& allowed);
+                                   const std::vector<Format>& allowed, bool may_be_absent = false);
 
 // Memory of the call: written memory may not be shared with anything else, nor be read-only.
 class MemoryMap {

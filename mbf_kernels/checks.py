@@ -8,7 +8,7 @@ to raise the same Python exception whichever backend was used.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import torch
@@ -69,11 +69,6 @@ def check_unit_interval(name: str, value: float) -> None:
         raise ValueError(f"{name}: expected a number in [0, 1], got {value}")
 
 
-def check_correction(value: float) -> None:
-    if not 0.0 < value <= 1.0:
-        raise ValueError(f"correction: expected a number in (0, 1], got {value}")
-
-
 def check_damping(values: Sequence[float]) -> None:
     for value in values:
         if not (value >= 0.0 and math.isfinite(value)):
@@ -105,18 +100,21 @@ def check_params(params: Sequence[Tensor], block_size: int) -> None:
 
 def check_list(
     name: str,
-    tensors: Sequence[Tensor],
+    tensors: Sequence[Tensor | None],
     layout: TileLayout,
     device: torch.device,
     dtypes: Sequence[torch.dtype],
+    may_be_absent: bool = False,
 ) -> None:
     """One list argument against the tensors the blocks were made for."""
     counts = layout.block_counts
     if len(tensors) != len(counts):
         raise ValueError(f"{name}: expected {len(counts)} tensors, got {len(tensors)}")
-    for i, tensor in enumerate(tensors):
+    for i, entry in enumerate(tensors):
+        if entry is None and may_be_absent:
+            continue
         where = f"{name}[{i}]"
-        _check_tensor(where, tensor, device)
+        tensor = _check_tensor(where, entry, device)
         _check_dtype(where, tensor, dtypes)
         wanted = counts[i] * layout.block_size
         if tensor.numel() != wanted:
@@ -162,13 +160,16 @@ def _overlaps_itself(tensor: Tensor) -> bool:
     return False
 
 
-def check_memory(written: dict[str, Sequence[Tensor]], read: dict[str, Sequence[Tensor]]) -> None:
+def check_memory(
+    written: dict[str, Sequence[Tensor]], read: dict[str, Sequence[Tensor | None]]
+) -> None:
     """Written memory is writable and shared with nothing else."""
     ranges: list[tuple[int, int, str, bool]] = []
+    lists: Mapping[str, Sequence[Tensor | None]]
     for lists, is_written in ((written, True), (read, False)):
         for name, tensors in lists.items():
             for i, tensor in enumerate(tensors):
-                if tensor.numel() == 0 or tensor.device.type == "meta":
+                if tensor is None or tensor.numel() == 0 or tensor.device.type == "meta":
                     continue
                 where = f"{name}[{i}]"
                 begin, end = _span(tensor)

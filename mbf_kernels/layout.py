@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -33,11 +33,28 @@ def to_dense(packed: Tensor, d: int) -> Tensor:
     return packed[:, _triangle_map(d, packed.device).reshape(-1)].reshape(-1, d, d)
 
 
+def diagonal_places(d: int) -> list[int]:
+    """Where the diagonal is in a packed triangle."""
+    return [i * (i + 3) // 2 for i in range(d)]
+
+
 def to_packed(dense: Tensor) -> Tensor:
     """``(N, d, d)`` to the ``(N, T)`` lower triangles."""
     d = dense.shape[-1]
     rows, cols = torch.tril_indices(d, d, device=dense.device)
     return dense[:, rows, cols]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some blocks of one tensor, starting on a tile: which, and the tiles they are kept in."""
+
+    tensor: int
+    blocks: slice
+    tiles: slice
+
+    def __len__(self) -> int:
+        return int(self.blocks.stop - self.blocks.start)
 
 
 @dataclass(frozen=True)
@@ -72,29 +89,60 @@ class TileLayout:
     def state_shape(self) -> tuple[int, int, int]:
         return (self.tiles, self.triangle, self.width)
 
-    def _slices(self) -> list[slice]:
-        """The real blocks of each tensor among all ``tiles * width`` places."""
-        return [
-            slice(start * self.width, start * self.width + count)
-            for start, count in zip(self.tile_starts, self.block_counts, strict=False)
-        ]
+    @cached_property
+    def all(self) -> tuple[Piece, ...]:
+        """Every tensor whole."""
+        return tuple(self.pieces())
 
-    def gather(self, state: Tensor) -> Tensor:
+    def part(self, index: int, count: int) -> tuple[int, int]:
+        """The tiles, first and one past the last, of one of ``count`` equal parts of all."""
+        return self.tiles * index // count, self.tiles * (index + 1) // count
+
+    def pieces(
+        self, tiles: tuple[int, int] | None = None, present: Sequence[bool] | None = None
+    ) -> list[Piece]:
+        """What lies in these tiles of the tensors that are present, one piece per tensor."""
+        first, last = tiles if tiles is not None else (0, self.tiles)
+        found = []
+        for i, count in enumerate(self.block_counts):
+            start = self.tile_starts[i]
+            low = max(first, start) - start
+            high = min(last, self.tile_starts[i + 1]) - start
+            if low >= high or (present is not None and not present[i]):
+                continue
+            block = low * self.width
+            stop = min(high * self.width, count)
+            found.append(Piece(i, slice(block, stop), slice(start + low, start + high)))
+        return found
+
+    def gather(self, state: Tensor, pieces: Sequence[Piece] | None = None) -> Tensor:
         """Per-block values ``[tiles, ..., width]`` as ``(N, ...)``: natural order, no padding."""
-        places = state.movedim(-1, 1).reshape(self.tiles * self.width, *state.shape[1:-1])
-        if not self.block_counts:
-            return places
-        return torch.cat([places[part] for part in self._slices()])
+        pieces = self.all if pieces is None else pieces
+        rest = state.shape[1:-1]
+        found = [
+            state[piece.tiles].movedim(-1, 1).reshape(-1, *rest)[: len(piece)] for piece in pieces
+        ]
+        return torch.cat(found) if found else state.new_empty(0, *rest)
 
-    def scatter_(self, state: Tensor, values: Tensor) -> None:
+    def gather_tiles(self, per_tile: Tensor, pieces: Sequence[Piece] | None = None) -> Tensor:
+        """One value per tile, ``[tiles]``, as one per block, ``(N,)``."""
+        return self.gather(per_tile.unsqueeze(-1).expand(-1, self.width), pieces)
+
+    def scatter_(
+        self, state: Tensor, values: Tensor, pieces: Sequence[Piece] | None = None
+    ) -> None:
         """The inverse of :meth:`gather`, in place; padding is left alone."""
-        places = state.movedim(-1, 1)
-        flat = places.reshape(self.tiles * self.width, *state.shape[1:-1])
-        for part, piece in zip(self._slices(), self.split(values), strict=True):
-            flat[part] = piece.to(state.dtype)
-        if flat.data_ptr() != state.data_ptr():
-            places.copy_(flat.reshape(places.shape))
+        pieces = self.all if pieces is None else pieces
+        rest = state.shape[1:-1]
+        for piece, part in zip(pieces, self.split(values, pieces), strict=True):
+            tiles = state[piece.tiles].movedim(-1, 1)
+            flat = tiles.reshape(-1, *rest)
+            flat[: len(piece)] = part.to(state.dtype)
+            if flat.data_ptr() != tiles.data_ptr():
+                tiles.copy_(flat.reshape(tiles.shape))
 
-    def split(self, values: Tensor) -> Sequence[Tensor]:
-        """``(N, ...)`` in natural order, cut into one piece per tensor."""
-        return torch.split(values, list(self.block_counts))
+    def split(self, values: Tensor, pieces: Sequence[Piece] | None = None) -> Sequence[Tensor]:
+        """``(N, ...)`` in natural order, cut into one part per piece."""
+        if pieces is None:
+            return torch.split(values, list(self.block_counts))
+        return torch.split(values, [len(piece) for piece in pieces])

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import checks, reference
-from ._extension import EXTENSION
 from .backend import resolve
 from .large import threaded_inverse
-from .layout import MAX_SMALL_BLOCK, TileLayout, to_dense
+from .layout import MAX_SMALL_BLOCK, Piece, TileLayout
+from .state import BlockState
 
 
 class MiniBlocks:
@@ -59,28 +60,13 @@ class MiniBlocks:
         self.inverse_dtype = torch.float64 if double else inverse_dtype
         self.layout = TileLayout(block_size, tuple(p.numel() // block_size for p in params))
 
-        self._stats = self._allocate(self.stats_dtype)
-        self._inverse = self._allocate(self.inverse_dtype)
-        self._info = torch.zeros(
-            self.layout.tiles, self.layout.width, dtype=torch.int32, device=self.device
+        self._state = BlockState.allocate(
+            self.layout, self.stats_dtype, self.inverse_dtype, self.device
         )
         self._directions: Tensor | None = None
-        self._squared_norms: Tensor | None = None
+        self._norms: Tensor | None = None
         self._damping = torch.zeros(1, dtype=torch.float64)
-        self._set_identity()
-
-    def _allocate(self, dtype: torch.dtype) -> Tensor:
-        state = torch.empty(self.layout.state_shape, dtype=dtype, device=self.device)
-        if EXTENSION is not None and self.device.type == "cpu":
-            EXTENSION.advise_huge_pages(state.data_ptr(), state.numel() * state.element_size())
-        return state.zero_()
-
-    def _set_identity(self) -> None:
-        diagonal = [i * (i + 3) // 2 for i in range(self.block_size)]
-        ones = torch.ones(self.layout.blocks, self.block_size, device=self.device)
-        rows = self._inverse[:, diagonal, :]
-        self.layout.scatter_(rows, ones)
-        self._inverse[:, diagonal, :] = rows
+        self._absent = torch.empty(0, dtype=torch.bool, device=self.device)
 
     # --- what the state holds -------------------------------------------------------------------
 
@@ -104,100 +90,122 @@ class MiniBlocks:
     @property
     def info(self) -> Tensor:
         """``(N,)`` int32: 0, or the 1-based pivot at which the last inversion of a block failed."""
-        return self.layout.gather(self._info)
+        return self.layout.gather(self._state.info)
 
     @property
     def state_bytes(self) -> int:
         """Bytes of all tensors kept, padding included."""
-        kept = [self._stats, self._inverse, self._info, self._directions, self._squared_norms]
-        return sum(t.numel() * t.element_size() for t in kept if t is not None)
+        buffers = [t for t in (self._directions, self._norms) if t is not None]
+        return self._state.bytes + sum(t.numel() * t.element_size() for t in buffers)
 
     def stats(self) -> Tensor:
         """``G`` as dense matrices ``(N, d, d)``: a copy, for people and tests."""
-        return to_dense(self.layout.gather(self._stats), self.block_size)
+        return self._state.dense_stats()
 
     def inverse(self) -> Tensor:
         """``P`` as dense matrices ``(N, d, d)``: a copy, for people and tests."""
-        return to_dense(self.layout.gather(self._inverse), self.block_size)
+        return self._state.dense_inverse()
+
+    def failures(self) -> Tensor:
+        """How many blocks failed at their last inversion, on the device: a 0-d int64 tensor."""
+        return self._state.info.ne(0).sum()
 
     def state_dict(self) -> dict[str, list[Tensor]]:
-        """The state in natural order, ``(blocks, T)`` per tensor: no trace of tiles or backends."""
-        return {
-            "stats": [t.clone() for t in self.layout.split(self.layout.gather(self._stats))],
-            "inverse": [t.clone() for t in self.layout.split(self.layout.gather(self._inverse))],
-        }
+        """The state in natural order, one tensor per parameter: no trace of tiles or backends.
+
+        ``stats`` and ``inverse`` are ``(blocks, T)``, ``weights`` (see :meth:`invert_`)
+        ``(blocks,)``.
+        """
+        return self._state.natural()
 
     def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
         """Takes over what :meth:`state_dict` gave, in this object's dtypes and on its device."""
-        wanted = [(count, self.layout.triangle) for count in self.block_counts]
-        for name in ("stats", "inverse"):
-            if name not in state:
-                raise ValueError(f"state: expected keys 'stats' and 'inverse', got {list(state)}")
-            found = [tuple(piece.shape) for piece in state[name]]
-            if found != wanted:
-                raise ValueError(f"state[{name!r}]: expected shapes {wanted}, got {found}")
-        for name, target in (("stats", self._stats), ("inverse", self._inverse)):
-            if wanted:
-                self.layout.scatter_(target, torch.cat([p.to(self.device) for p in state[name]]))
+        self._state.load(state)
 
     # --- the three operations, and all of them at once ------------------------------------------
 
     @torch.no_grad()
-    def update_(self, grads: Sequence[Tensor], beta: float) -> None:
-        """``G <- beta G + (1 - beta) D D^T`` for the gradient ``D`` of every block."""
+    def update_(
+        self, grads: Sequence[Tensor | None], beta: float, *, part: tuple[int, int] | None = None
+    ) -> None:
+        """``G <- beta G + (1 - beta) D D^T`` for the gradient ``D`` of every block.
+
+        Args:
+            grads: one per parameter; one that is None leaves the statistics of its parameter alone.
+            part: ``(i, n)`` updates the i-th of n equal parts of all blocks, instead of all.
+        """
         grads = list(grads)
         beta = float(beta)
+        tiles = self._tiles("part", part is None or part)
         if self._compiled():
-            if not {getattr(grad, "dtype", None) for grad in grads} <= set(self._grad_dtypes()):
+            if not {g.dtype for g in grads if isinstance(g, Tensor)} <= set(self._grad_dtypes()):
                 self._check_update(grads, beta)
+            state = self._state
             self._call(
-                lambda: torch.ops.mbf_kernels.update_(self._stats, grads, self.block_size, beta),
+                lambda: torch.ops.mbf_kernels.update_(
+                    state.stats,
+                    state.tallies,
+                    self._with_absent(grads),
+                    self.block_counts,
+                    tiles,
+                    self.block_size,
+                    beta,
+                ),
                 lambda: self._check_update(grads, beta),
             )
             return
         self._check_update(grads, beta)
-        reference.update_(self.layout, self._stats, grads, beta)
+        reference.update_(self._state, grads, beta, self._pieces(tiles, grads))
 
     @torch.no_grad()
-    def invert_(self, damping: float | Tensor, *, correction: float = 1.0) -> None:
-        """``P <- (G / correction + damping I)^-1``.
+    def invert_(
+        self,
+        damping: float | Tensor,
+        *,
+        relative: bool = False,
+        debias: bool = False,
+        part: tuple[int, int] | None = None,
+    ) -> None:
+        """``P <- (G + damping I)^-1``.
 
         Args:
             damping: a number, or a tensor with one value per parameter.
-            correction: ``1 - beta^t`` after ``t`` updates from zero removes the bias of ``G``.
+            relative: the damping is in units of the mean of the diagonal of ``G`` over the whole
+                parameter (of ``G`` without its bias, whether or not ``debias`` is set).
+            debias: take ``G / weight`` for ``G``, the weight being the average of ones that the
+                updates have made so far (``1 - beta^t`` after ``t`` of them): an average that
+                started with zeros loses its bias towards them.
+            part: ``(i, n)`` inverts the i-th of n equal parts of all blocks, instead of all.
 
         A block that cannot be inverted keeps its last ``P``; :attr:`info` says which.
         """
-        values, correction = self._damping_values(damping), float(correction)
+        values = self._damping_values(damping)
+        tiles = self._tiles("part", part is None or part)
         if self._compiled():
+            state = self._state
             self._call(
                 lambda: torch.ops.mbf_kernels.invert_(
-                    self._stats,
-                    self._inverse,
-                    self._info,
+                    state.stats,
+                    state.tallies,
+                    state.inverse,
+                    state.info,
                     self.block_counts,
+                    tiles,
                     values,
                     self.block_size,
-                    correction,
+                    relative,
+                    debias,
                 ),
-                lambda: self._check_invert(values, correction),
+                lambda: checks.check_damping(values.tolist()),
             )
             return
-        self._check_invert(values, correction)
-        self._reference_invert(values, correction)
-
-    def _reference_invert(self, damping: Tensor, correction: float) -> None:
-        dense_inverse = reference.cholesky_inverse
-        if resolve(self.device) == "cpu":
-            dense_inverse = threaded_inverse
-        reference.invert_(
-            self.layout, self._stats, self._inverse, self._info, damping, correction, dense_inverse
-        )
+        checks.check_damping(values.tolist())
+        self._reference_invert(values, relative, debias, self._pieces(tiles))
 
     def step_(
         self,
         params: Sequence[Tensor],
-        grads: Sequence[Tensor],
+        grads: Sequence[Tensor | None],
         momenta: Sequence[Tensor],
         lr: float,
         momentum: float = 0.9,
@@ -209,8 +217,9 @@ class MiniBlocks:
         Args:
             params, grads, momenta: ``W``, ``D`` and ``M``, one tensor per parameter, contiguous or
                 channels_last. Gradients and momenta may be in the parameters' dtype or in float32.
+                A gradient that is None leaves all of its parameter alone.
             target_norms: one value per parameter; ``P M`` of each whole parameter is rescaled to
-                that norm.
+                that norm. Blocks that are not finite do not count in the norm.
         """
         self.fused_step_(
             params,
@@ -227,7 +236,7 @@ class MiniBlocks:
     def fused_step_(
         self,
         params: Sequence[Tensor],
-        grads: Sequence[Tensor],
+        grads: Sequence[Tensor | None],
         momenta: Sequence[Tensor],
         *,
         lr: float,
@@ -235,95 +244,116 @@ class MiniBlocks:
         weight_decay: float = 0.0,
         beta: float = 0.9,
         damping: float | Tensor = 0.0,
-        correction: float = 1.0,
+        relative_damping: bool = False,
+        debias: bool = False,
         target_norms: Tensor | None = None,
-        update: bool = True,
-        invert: bool = True,
+        refresh_target_norms: bool = False,
+        momentum_correction: float = 1.0,
+        update: bool | tuple[int, int] = True,
+        invert: bool | tuple[int, int] = True,
     ) -> None:
-        """:meth:`update_`, :meth:`invert_` (those asked for) and :meth:`step_` in one pass."""
+        """:meth:`update_`, :meth:`invert_` (those asked for) and :meth:`step_` in one pass.
+
+        Args:
+            update, invert: all blocks, none, or ``(i, n)``: the i-th of n equal parts.
+            refresh_target_norms: first set ``target_norms`` to the norms of Adam's step,
+                ``clip(c M / (sqrt(v) + 1e-8), -1, 1)`` with the new ``M``, ``v`` the diagonal of
+                the unbiased ``G`` and ``c`` the ``momentum_correction``.
+        """
         params, grads, momenta = list(params), list(grads), list(momenta)
-        scalars = (float(lr), float(momentum), float(weight_decay), float(beta), float(correction))
+        options = reference.StepOptions(
+            float(lr),
+            float(momentum),
+            float(weight_decay),
+            self._target_values(target_norms, refresh_target_norms),
+            refresh_target_norms,
+            float(momentum_correction),
+        )
+        beta = float(beta)
         checks.check_not_recording(params=params, momenta=momenta)
-        for name, value in zip(("lr", "momentum", "weight_decay"), scalars, strict=False):
-            checks.check_finite(name, value)
+        for name in ("lr", "momentum", "weight_decay", "momentum_correction"):
+            checks.check_finite(name, getattr(options, name))
+        update_tiles, invert_tiles = self._tiles("update", update), self._tiles("invert", invert)
         values = self._damping_values(damping) if invert else self._damping
-        targets = self._target_values(target_norms)
 
         def check() -> None:
             self._check_step(params, grads, momenta)
             if update:
-                checks.check_unit_interval("beta", scalars[3])
+                checks.check_unit_interval("beta", beta)
             if invert:
-                self._check_invert(values, scalars[4])
+                checks.check_damping(values.tolist())
 
         if self._compiled():
             if params and isinstance(params[0], Tensor) and params[0].dtype != self.param_dtype:
                 check()
-            self._call(
-                lambda: self._compiled_step(
-                    params, grads, momenta, values, targets, scalars, update, invert
-                ),
-                check,
-            )
+            lists = (params, self._with_absent(grads), momenta)
+            if update or invert or refresh_target_norms:
+                run = self._fused_operator(
+                    lists, options, beta, values, relative_damping, debias,
+                    update_tiles, invert_tiles,
+                )  # fmt: skip
+            else:
+                run = self._step_operator(lists, options)
+            self._call(run, check)
             return
         check()
         with torch.no_grad():
-            self._reference_step(params, grads, momenta, values, targets, scalars, update, invert)
+            reference.update_(self._state, grads, beta, self._pieces(update_tiles, grads))
+            self._reference_invert(
+                values, relative_damping, debias, self._pieces(invert_tiles, grads)
+            )
+            whole = self._pieces((0, self.layout.tiles), grads)
+            reference.step_(self._state, params, grads, momenta, options, whole)
 
-    def _reference_step(
-        self,
-        params: list[Tensor],
-        grads: list[Tensor],
-        momenta: list[Tensor],
-        damping: Tensor,
-        targets: Tensor | None,
-        scalars: tuple[float, float, float, float, float],
-        update: bool,
-        invert: bool,
-    ) -> None:
-        lr, momentum, weight_decay, beta, correction = scalars
-        if update:
-            reference.update_(self.layout, self._stats, grads, beta)
-        if invert:
-            self._reference_invert(damping, correction)
-        reference.step_(
-            self.layout,
-            params,
-            grads,
-            momenta,
-            self._inverse,
-            lr,
-            momentum,
-            weight_decay,
-            targets,
-            self.stats_dtype,
-        )
+    def _step_operator(
+        self, lists: tuple[list[Tensor], ...], options: reference.StepOptions
+    ) -> Callable[[], None]:
+        params, grads, momenta = lists
+        directions, norms = self._direction_buffers(options)
 
-    def _compiled_step(
-        self,
-        params: list[Tensor],
-        grads: list[Tensor],
-        momenta: list[Tensor],
-        damping: Tensor,
-        targets: Tensor | None,
-        scalars: tuple[float, float, float, float, float],
-        update: bool,
-        invert: bool,
-    ) -> None:
-        lr, momentum, weight_decay, beta, correction = scalars
-        directions, norms = self._direction_buffers() if targets is not None else (None, None)
-        _mark_written(params, momenta)
-        if update or invert:
-            torch.ops.mbf_kernels.fused_step_(
-                params, grads, momenta, self._stats, self._inverse, self._info, damping,
-                targets, directions, norms, self.block_size,
-                lr, momentum, weight_decay, beta, correction, update, invert,
-            )  # fmt: skip
-        else:
+        def run() -> None:
+            _mark_written(params, momenta)
             torch.ops.mbf_kernels.step_(
-                params, grads, momenta, self._inverse, targets, directions, norms,
-                self.block_size, lr, momentum, weight_decay,
+                params, grads, momenta, self._state.inverse,
+                options.target_norms, directions, norms, self.block_size,
+                options.lr, options.momentum, options.weight_decay,
             )  # fmt: skip
+
+        return run
+
+    def _fused_operator(
+        self,
+        lists: tuple[list[Tensor], ...],
+        options: reference.StepOptions,
+        beta: float,
+        damping: Tensor,
+        relative: bool,
+        debias: bool,
+        update: tuple[int, int],
+        invert: tuple[int, int],
+    ) -> Callable[[], None]:
+        params, grads, momenta = lists
+        directions, norms = self._direction_buffers(options)
+        state = self._state
+
+        def run() -> None:
+            _mark_written(params, momenta)
+            torch.ops.mbf_kernels.fused_step_(
+                params, grads, momenta, state.stats, state.tallies, state.inverse, state.info,
+                damping, options.target_norms, directions, norms, update, invert, self.block_size,
+                options.lr, options.momentum, options.weight_decay, beta, relative, debias,
+                options.refresh_target_norms, options.momentum_correction,
+            )  # fmt: skip
+
+        return run
+
+    def _reference_invert(
+        self, damping: Tensor, relative: bool, debias: bool, pieces: Sequence[Piece]
+    ) -> None:
+        dense_inverse = reference.cholesky_inverse
+        if resolve(self.device) == "cpu":
+            dense_inverse = threaded_inverse
+        reference.invert_(self._state, damping, relative, debias, pieces, dense_inverse)
 
     # --- arguments ------------------------------------------------------------------------------
 
@@ -346,42 +376,76 @@ class MiniBlocks:
             return damping.detach().to("cpu", torch.float64).reshape(-1)
         return self._damping.fill_(float(damping))
 
-    def _target_values(self, target_norms: Tensor | None) -> Tensor | None:
-        if target_norms is None:
+    def _target_values(self, target_norms: Tensor | None, refresh: bool) -> Tensor | None:
+        """Float64 on the host; the caller's own tensor if it is to be written."""
+        if target_norms is None and not refresh:
             return None
         if not isinstance(target_norms, Tensor):
             raise TypeError(
-                f"target_norms: expected a tensor or None, got {type(target_norms).__name__}"
+                f"target_norms: expected a tensor{'' if refresh else ' or None'}, "
+                f"got {type(target_norms).__name__}"
             )
-        checks.check_per_tensor("target_norms", target_norms.numel(), len(self.block_counts))
+        tensors = len(self.block_counts)
+        if refresh:
+            if target_norms.shape != (tensors,) or target_norms.dtype != torch.float64:
+                raise ValueError(
+                    f"target_norms: expected {tensors} float64 values to be refreshed, got "
+                    f"{checks.dtype_name(target_norms.dtype)} of shape {tuple(target_norms.shape)}"
+                )
+            return target_norms
+        checks.check_per_tensor("target_norms", target_norms.numel(), tensors)
         return target_norms.detach().to("cpu", torch.float64).reshape(-1)
 
-    def _direction_buffers(self) -> tuple[Tensor, Tensor]:
-        """Room for ``P M`` between the two passes of a rescaled step; made once."""
-        if self._directions is None or self._squared_norms is None:
+    def _direction_buffers(
+        self, options: reference.StepOptions
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Room for ``P M`` and its norms between the two passes of a rescaled step; made once."""
+        if options.target_norms is None:
+            return None, None
+        if self._directions is None or self._norms is None:
             shape = (self.layout.tiles, self.layout.width, self.block_size)
             self._directions = torch.zeros(shape, dtype=self.stats_dtype, device=self.device)
-            self._squared_norms = torch.zeros(
-                self.layout.tiles, dtype=torch.float64, device=self.device
-            )
-        return self._directions, self._squared_norms
+            self._norms = torch.zeros(self.layout.tiles, 2, dtype=torch.float64, device=self.device)
+        return self._directions, self._norms
+
+    def _tiles(self, name: str, part: bool | tuple[int, int]) -> tuple[int, int]:
+        """The tiles of a part, first and one past the last."""
+        if isinstance(part, bool):
+            return (0, self.layout.tiles if part else 0)
+        try:
+            index, count = map(operator.index, part)
+        except (TypeError, ValueError):
+            index, count = -1, 0
+        if not 0 <= index < count:
+            raise ValueError(f"{name}: expected (i, n) with 0 <= i < n, got {part!r}")
+        return self.layout.part(index, count)
+
+    def _pieces(
+        self, tiles: tuple[int, int], grads: Sequence[Tensor | None] | None = None
+    ) -> list[Piece]:
+        present = None if grads is None else [grad is not None for grad in grads]
+        return self.layout.pieces(tiles, present)
+
+    def _with_absent(self, grads: Sequence[Tensor | None]) -> list[Tensor]:
+        """For the compiled operators: an empty bool tensor in the place of a missing gradient."""
+        return [self._absent if grad is None else grad for grad in grads]
 
     def _grad_dtypes(self) -> tuple[torch.dtype, ...]:
         both = (self.param_dtype, self.stats_dtype)
         return both if both[0] != both[1] else both[:1]
 
-    def _check_update(self, grads: list[Tensor], beta: float) -> None:
+    def _check_update(self, grads: list[Tensor | None], beta: float) -> None:
         checks.check_unit_interval("beta", beta)
-        checks.check_list("grads", grads, self.layout, self.device, self._grad_dtypes())
+        checks.check_list(
+            "grads", grads, self.layout, self.device, self._grad_dtypes(), may_be_absent=True
+        )
 
-    def _check_invert(self, damping: Tensor, correction: float) -> None:
-        checks.check_damping(damping.tolist())
-        checks.check_correction(correction)
-
-    def _check_step(self, params: list[Tensor], grads: list[Tensor], momenta: list[Tensor]) -> None:
+    def _check_step(
+        self, params: list[Tensor], grads: list[Tensor | None], momenta: list[Tensor]
+    ) -> None:
         both = self._grad_dtypes()
         checks.check_list("params", params, self.layout, self.device, (self.param_dtype,))
-        checks.check_list("grads", grads, self.layout, self.device, both)
+        checks.check_list("grads", grads, self.layout, self.device, both, may_be_absent=True)
         checks.check_list("momenta", momenta, self.layout, self.device, both)
         checks.check_memory({"params": params, "momenta": momenta}, {"grads": grads})
 

@@ -7,13 +7,29 @@ what they are tested against next to an independent float64 computation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .layout import TileLayout, to_dense, to_packed
+from .layout import Piece, diagonal_places, to_dense, to_packed
+from .state import BlockState
 
 DenseInverse = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+LEAST_RELATIVE_DAMPING = 1e-30
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """The numbers of one step."""
+
+    lr: float
+    momentum: float
+    weight_decay: float
+    target_norms: Tensor | None
+    refresh_target_norms: bool
+    momentum_correction: float
 
 
 def cholesky_inverse(matrices: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,79 +74,132 @@ def spd_inverse(
     return result.reshape(matrices.shape), info.reshape(matrices.shape[:-2])
 
 
-def _natural(tensors: Sequence[Tensor], layout: TileLayout, dtype: torch.dtype) -> Tensor:
-    """All blocks of all tensors, ``(N, d)``."""
-    d = layout.block_size
-    if not tensors:
-        return torch.empty(0, d, dtype=dtype)
-    return torch.cat([t.detach().reshape(-1, d).to(dtype) for t in tensors])
+def _natural(
+    tensors: Sequence[Tensor | None], pieces: Sequence[Piece], d: int, dtype: torch.dtype
+) -> Tensor:
+    """The blocks of these pieces, ``(N, d)``."""
+    found = []
+    for piece in pieces:
+        tensor = tensors[piece.tensor]
+        assert tensor is not None  # pieces are of tensors that are there
+        found.append(tensor.detach().reshape(-1, d)[piece.blocks].to(dtype))
+    return torch.cat(found)
 
 
-def update_(layout: TileLayout, stats: Tensor, grads: Sequence[Tensor], beta: float) -> None:
-    if not layout.blocks:
+def _per_block(values: Sequence[float] | Tensor, pieces: Sequence[Piece], like: Tensor) -> Tensor:
+    """One value per tensor as one per block, ``(N,)``."""
+    chosen = torch.as_tensor(values).to(like)[[piece.tensor for piece in pieces]]
+    counts = torch.tensor([len(piece) for piece in pieces], device=like.device)
+    return chosen.repeat_interleave(counts)
+
+
+def _debiased(state: BlockState, values: Tensor, pieces: Sequence[Piece]) -> Tensor:
+    weights = state.layout.gather_tiles(state.tallies[:, 0], pieces).to(values.dtype)
+    return values / torch.where(weights > 0, weights, 1.0)[:, None]
+
+
+def update_(
+    state: BlockState, grads: Sequence[Tensor | None], beta: float, pieces: Sequence[Piece]
+) -> None:
+    if not pieces:
         return
-    d = _natural(grads, layout, stats.dtype)
+    d = _natural(grads, pieces, state.layout.block_size, state.stats.dtype)
     outer = to_packed(d.unsqueeze(-1) * d.unsqueeze(-2))
-    layout.scatter_(stats, beta * layout.gather(stats) + (1.0 - beta) * outer)
+    fresh = beta * state.layout.gather(state.stats, pieces) + (1.0 - beta) * outer
+    state.layout.scatter_(state.stats, fresh, pieces)
+    for piece in pieces:
+        state.tallies[piece.tiles, 0] *= beta
+        state.tallies[piece.tiles, 0] += 1.0 - beta
+    state.refresh_traces()
+
+
+def mean_diagonals(state: BlockState) -> Tensor:
+    """Per tensor, the mean of the diagonal of ``G / weight``; float64."""
+    layout = state.layout
+    means = torch.zeros(len(layout.block_counts), dtype=torch.float64, device=state.stats.device)
+    for piece in layout.all:
+        numbers = layout.block_counts[piece.tensor] * layout.block_size
+        means[piece.tensor] = state.tallies[piece.tiles, 1].sum() / numbers
+    return means
 
 
 def invert_(
-    layout: TileLayout,
-    stats: Tensor,
-    inverse: Tensor,
-    info: Tensor,
+    state: BlockState,
     damping: Tensor,
-    correction: float,
+    relative: bool,
+    debias: bool,
+    pieces: Sequence[Piece],
     dense_inverse: DenseInverse = cholesky_inverse,
 ) -> None:
-    if not layout.blocks:
+    if not pieces:
         return
-    d = layout.block_size
-    matrices = to_dense(layout.gather(stats) / correction, d)
-    counts = torch.tensor(layout.block_counts, device=stats.device)
-    per_tensor = damping.to(stats.device, stats.dtype).expand(len(layout.block_counts))
-    _diagonal(matrices).add_(per_tensor.repeat_interleave(counts)[:, None])
+    layout = state.layout
+    packed = layout.gather(state.stats, pieces)
+    if debias:
+        packed = _debiased(state, packed, pieces)
+    matrices = to_dense(packed, layout.block_size)
+    per_tensor = damping.to(state.stats.device).expand(len(layout.block_counts))
+    if relative:
+        # Never quite zero, so that a tensor whose gradients are all zero has an inverse.
+        per_tensor = (per_tensor * mean_diagonals(state)).clamp(min=LEAST_RELATIVE_DAMPING)
+    _diagonal(matrices).add_(_per_block(per_tensor, pieces, matrices)[:, None])
     fresh, failed = dense_inverse(matrices)
-    kept = layout.gather(inverse)
+    inverse = state.inverse
     # A number may fit the statistics' format and not the one the inverse is kept in.
     fits = _first_false(_diagonal(fresh).to(inverse.dtype).isfinite())
     failed = torch.where(failed == 0, fits, failed)
-    packed = to_packed(fresh).to(inverse.dtype)
-    layout.scatter_(inverse, torch.where((failed == 0)[:, None], packed, kept))
-    layout.scatter_(info, failed)
+    kept = layout.gather(inverse, pieces)
+    result = torch.where((failed == 0)[:, None], to_packed(fresh).to(inverse.dtype), kept)
+    layout.scatter_(inverse, result, pieces)
+    layout.scatter_(state.info, failed, pieces)
+
+
+def _finite_sum(per_block: Tensor) -> Tensor:
+    """Over finite blocks: a bad block must not spoil what its neighbours share."""
+    return torch.where(per_block.isfinite(), per_block, 0.0).sum()
+
+
+def _adam_norms(
+    state: BlockState, momenta: Tensor, momentum_correction: float, pieces: Sequence[Piece]
+) -> list[Tensor]:
+    """The norm of Adam's step for each piece's tensor, from its new momenta ``(N, d)``."""
+    diagonal = state.layout.gather(state.stats, pieces)[:, diagonal_places(momenta.shape[1])]
+    root = _debiased(state, diagonal, pieces).sqrt() + 1e-8
+    steps = (momentum_correction * momenta / root).clamp(-1.0, 1.0)
+    squares = steps.square().sum(dim=1).double()
+    return [_finite_sum(part).sqrt() for part in state.layout.split(squares, pieces)]
 
 
 def step_(
-    layout: TileLayout,
+    state: BlockState,
     params: Sequence[Tensor],
-    grads: Sequence[Tensor],
+    grads: Sequence[Tensor | None],
     momenta: Sequence[Tensor],
-    inverse: Tensor,
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-    target_norms: Tensor | None,
-    compute_dtype: torch.dtype,
+    options: StepOptions,
+    pieces: Sequence[Piece],
 ) -> None:
-    if not layout.blocks:
+    if not pieces:
         return
-    m = momentum * _natural(momenta, layout, compute_dtype) + _natural(grads, layout, compute_dtype)
-    p = to_dense(layout.gather(inverse).to(compute_dtype), layout.block_size)
-    directions = layout.split(torch.bmm(p, m.unsqueeze(-1)).squeeze(-1))
-    targets = None
-    if target_norms is not None:
-        targets = target_norms.expand(len(params)).tolist()
-    with torch.no_grad():
-        for i, (param, buffer, new) in enumerate(
-            zip(params, momenta, layout.split(m), strict=True)
-        ):
-            direction = directions[i]
-            if targets is not None:
-                norm = torch.linalg.vector_norm(direction, dtype=torch.float64)
-                # In float64: the scale of a tiny direction need not fit the compute dtype.
-                scale = torch.where(norm > 0, targets[i] / norm, 0.0)
-                direction = (scale * direction.double()).to(compute_dtype)
-            buffer.copy_(new.reshape(buffer.shape))
-            w = param.to(compute_dtype)
-            moved = (1.0 - lr * weight_decay) * w - lr * direction.reshape(param.shape)
-            param.copy_(moved)
+    layout, dtype = state.layout, state.stats.dtype
+    d = layout.block_size
+    m = options.momentum * _natural(momenta, pieces, d, dtype) + _natural(grads, pieces, d, dtype)
+    p = to_dense(layout.gather(state.inverse, pieces).to(dtype), d)
+    directions = layout.split(torch.bmm(p, m.unsqueeze(-1)).squeeze(-1), pieces)
+    targets = options.target_norms
+    if targets is not None and options.refresh_target_norms:
+        norms = _adam_norms(state, m, options.momentum_correction, pieces)
+        for piece, norm in zip(pieces, norms, strict=True):
+            targets[piece.tensor] = norm
+    if targets is not None:
+        targets = targets.expand(len(params)).to(state.stats.device)
+    for piece, direction, new in zip(pieces, directions, layout.split(m, pieces), strict=True):
+        param, buffer = params[piece.tensor], momenta[piece.tensor]
+        if targets is not None:
+            # In float64: the scale of a tiny direction need not fit the compute dtype.
+            norm = _finite_sum(direction.double().square().sum(dim=1)).sqrt()
+            scale = torch.where(norm > 0, targets[piece.tensor] / norm, 0.0)
+            direction = (scale * direction.double()).to(dtype)
+        buffer.copy_(new.reshape(buffer.shape))
+        w = param.to(dtype)
+        decayed = (1.0 - options.lr * options.weight_decay) * w
+        param.copy_(decayed - options.lr * direction.reshape(param.shape))

@@ -42,10 +42,14 @@ def assert_padding_is_zero(blocks, note=""):
     for start, count in zip(layout.tile_starts, layout.block_counts, strict=False):
         places[start * layout.width : start * layout.width + count] = False
     padding = torch.from_numpy(places).reshape(layout.tiles, layout.width).to(blocks.device)
-    for name in ("_stats", "_inverse", "_info"):
-        state = getattr(blocks, name)
+    for name in ("stats", "inverse", "info"):
+        state = getattr(blocks._state, name)
         values = state.movedim(-1, 1)[padding] if state.dim() == 3 else state[padding]
         assert torch.equal(values, torch.zeros_like(values)), f"{note}: padding of {name}"
+
+
+def weights_of(blocks):
+    return np.concatenate([np.zeros(0), *map(dense64, blocks.state_dict()["weights"])])
 
 
 def check_update(blocks, grads, beta, before, note):
@@ -60,12 +64,18 @@ def check_update(blocks, grads, beta, before, note):
     assert np.array_equal(found, np.swapaxes(found, 1, 2)), f"{note}: G is not symmetric"
 
 
-def check_invert(blocks, damping, correction, note):
+def check_invert(blocks, damping, weights, relative, note):
+    """``weights`` per block, or 1: what G is divided by. Relative damping is of unbiased G."""
     assert not blocks.info.any(), f"{note}: info {blocks.info.tolist()}"
-    values = np.repeat(
-        np.broadcast_to(dense64(damping), len(blocks.block_counts)), blocks.block_counts
-    )
-    matrices = ref.damped(dense64(blocks.stats()), values, correction)
+    counts = blocks.block_counts
+    values = np.array(np.broadcast_to(dense64(damping), len(counts)))
+    stats = dense64(blocks.stats())
+    if relative:
+        own = np.split(weights_of(blocks), np.cumsum(counts)[:-1])
+        for i, part in enumerate(np.split(stats, np.cumsum(counts)[:-1])):
+            if len(part):
+                values[i] *= ref.mean_diagonal(part, own[i])
+    matrices = ref.damped(stats, np.repeat(values, counts), weights)
     exact = ref.inverse(matrices)
     dtype, stored = name_of(blocks.stats_dtype), name_of(blocks.inverse_dtype)
     found = dense64(blocks.inverse())
@@ -120,13 +130,15 @@ def checked_fused_step(blocks, params, grads, momenta, note="", **options):
         "weight_decay": 0.0,
         "beta": 0.9,
         "damping": 0.1,
-        "correction": 1.0,
+        "relative_damping": False,
+        "debias": False,
         "target_norms": None,
         "update": True,
         "invert": True,
     } | options
     d = blocks.block_size
     stats, inverse = dense64(blocks.stats()), dense64(blocks.inverse())
+    weights = weights_of(blocks)
     before = as_blocks(params, d), as_blocks(momenta, d)
     kept = [g.clone() for g in grads]
     blocks.fused_step_(params, grads, momenta, **full)
@@ -135,13 +147,16 @@ def checked_fused_step(blocks, params, grads, momenta, note="", **options):
     )
     if full["update"]:
         check_update(blocks, grads, full["beta"], stats, note)
+        weights = full["beta"] * weights + (1 - full["beta"])
     else:
         assert np.array_equal(dense64(blocks.stats()), stats), f"{note}: G was changed"
     if full["invert"]:
         damping = torch.as_tensor(full["damping"], dtype=torch.float64)
-        check_invert(blocks, damping, full["correction"], note)
+        divisor = weights if full["debias"] else 1.0
+        check_invert(blocks, damping, divisor, full["relative_damping"], note)
     else:
         assert np.array_equal(dense64(blocks.inverse()), inverse), f"{note}: P was changed"
+    np.testing.assert_allclose(weights_of(blocks), weights, rtol=1e-14, err_msg=note)
     check_step(blocks, params, grads, momenta, before, full, note)
     assert_padding_is_zero(blocks, note)
 

@@ -1,7 +1,7 @@
 """The definition, computed in float64 with numpy alone, and how far a result may be from it.
 
     G <- beta G + (1 - beta) D D^T
-    P <- (G / correction + damping I)^-1
+    P <- (G / weight + damping I)^-1             the weight is 1, or the same average of ones as G
     M <- momentum M + D
     W <- W - lr (P M + weight_decay W)          or, with a target norm n over the whole parameter,
     W <- W - lr (n P M / ||P M|| + weight_decay W)
@@ -26,11 +26,23 @@ def ema_outer(stats, vectors, beta):
     return beta * stats + (1.0 - beta) * vectors[:, :, None] * vectors[:, None, :]
 
 
-def damped(stats, damping, correction=1.0):
-    """``G / correction + damping I``; damping is a number or one per block."""
+def damped(stats, damping, weight=1.0):
+    """``G / weight + damping I``; damping and weight are numbers or one per block."""
     n, d = stats.shape[0], stats.shape[-1]
     damping = np.broadcast_to(np.asarray(damping, dtype=np.float64), (n,))
-    return stats / correction + damping[:, None, None] * np.eye(d)
+    weight = np.broadcast_to(np.asarray(weight, dtype=np.float64), (n,))
+    return stats / weight[:, None, None] + damping[:, None, None] * np.eye(d)
+
+
+def mean_diagonal(stats, weight):
+    """Of all the blocks of a parameter, without bias."""
+    return float(np.mean(np.diagonal(stats, axis1=-2, axis2=-1) / np.reshape(weight, (-1, 1))))
+
+
+def adam_norm(momenta, variances, momentum_correction):
+    """Norm of Adam's step, each number clipped to [-1, 1]; ``variances`` have no bias."""
+    steps = momentum_correction * momenta / (np.sqrt(variances) + 1e-8)
+    return float(np.linalg.norm(np.clip(steps, -1.0, 1.0)))
 
 
 def inverse(matrices):

@@ -30,7 +30,8 @@ class Scene:
             assert torch.equal(old, new), f"tensor {i} was written before the error"
 
     def state(self):
-        return self.blocks._stats, self.blocks._inverse, self.blocks._info
+        state = self.blocks._state
+        return state.stats, state.tallies, state.inverse, state.info
 
     def step(self, **changed):
         lists = {"params": self.params, "grads": self.grads, "momenta": self.momenta} | changed
@@ -110,7 +111,7 @@ def test_sparse(scene, name):
 @pytest.mark.parametrize("name", LISTS)
 def test_not_a_tensor(scene, name):
     first, second = getattr(scene, name)
-    wrong = [first, None if name == "grads" else second.cpu().numpy()]
+    wrong = [first, None if name == "params" else second.cpu().numpy()]
     match = rf"{name}\[1\]: expected a tensor, got (NoneType|ndarray)"
     scene.refuses(TypeError, match, lambda s: s.step(**{name: wrong}))
 
@@ -139,11 +140,31 @@ def test_number_of_damping_values(scene, count):
     scene.refuses(ValueError, match, lambda s: s.step(damping=values))
 
 
-@pytest.mark.parametrize("value", [0.0, -0.5, 1.5, NAN])
-def test_correction(scene, value):
-    match = r"correction: expected a number in \(0, 1\], got"
-    scene.refuses(ValueError, match, lambda s: s.blocks.invert_(0.5, correction=value))
-    scene.refuses(ValueError, match, lambda s: s.step(correction=value))
+@pytest.mark.parametrize("part", [(2, 2), (-1, 3), (0, 0), (1,), (0.5, 2), 3, "half"])
+def test_part(scene, part):
+    match = r"{}: expected \(i, n\) with 0 <= i < n, got"
+    scene.refuses(ValueError, match.format("update"), lambda s: s.step(update=part))
+    scene.refuses(ValueError, match.format("invert"), lambda s: s.step(invert=part))
+    scene.refuses(ValueError, match.format("part"), lambda s: s.blocks.invert_(0.5, part=part))
+    scene.refuses(
+        ValueError, match.format("part"), lambda s: s.blocks.update_(s.grads, 0.5, part=part)
+    )
+
+
+def test_target_norms_to_be_refreshed(scene):
+    for bad in (torch.zeros(1, dtype=torch.float64), torch.zeros(2), None):
+        scene.refuses(
+            (TypeError, ValueError),
+            "target_norms: expected",
+            lambda s, bad=bad: s.step(target_norms=bad, refresh_target_norms=True),
+        )
+
+
+def test_an_empty_gradient_is_not_an_absent_one(scene):
+    grads = [scene.grads[0], scene.grads[1].new_empty(0)]
+    match = r"grads\[1\]: expected \d+ numbers, got 0"
+    scene.refuses(ValueError, match, lambda s: s.step(grads=grads))
+    scene.refuses(ValueError, match, lambda s: s.blocks.update_(grads, 0.5))
 
 
 @pytest.mark.parametrize("name", ["lr", "momentum", "weight_decay"])

@@ -124,7 +124,11 @@ def blocks_with(stats, d, counts, dtype, inverse_dtype, device):
     blocks.load_state_dict(
         {
             name: list(torch.from_numpy(values).to(getattr(torch, dtype)).split(list(counts)))
-            for name, values in (("stats", packed(stats)), ("inverse", last))
+            for name, values in (
+                ("stats", packed(stats)),
+                ("weights", np.ones(len(stats))),
+                ("inverse", last),
+            )
         }
     )
     return blocks

@@ -133,8 +133,11 @@ def test_the_three_operations_alone(engine, device, d):
     assert torch.equal(blocks.inverse(), torch.eye(d, device=device).expand(len(blocks), d, d))
     assert_padding_is_zero(blocks, "update_")
 
-    blocks.invert_(0.2, correction=0.3)
-    check_invert(blocks, torch.tensor(0.2), 0.3, "invert_")
+    for relative in (False, True):
+        blocks.invert_(0.2, relative=relative)
+        check_invert(blocks, torch.tensor(0.2), 1.0, relative, "invert_")
+        blocks.invert_(0.2, debias=True, relative=relative)
+        check_invert(blocks, torch.tensor(0.2), 0.3, relative, "invert_ without bias")
     assert_padding_is_zero(blocks, "invert_")
 
     old = as_blocks(params, d), as_blocks(momenta, d)
@@ -147,9 +150,10 @@ def test_the_three_operations_alone(engine, device, d):
     assert_padding_is_zero(blocks, "step_")
 
 
+@pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize("targeted", [False, True])
 @pytest.mark.parametrize("d", [1, 5, 9, 14, 68])
-def test_fused_is_the_sequence_of_the_three(engine, device, d, targeted):
+def test_fused_is_the_sequence_of_the_three(engine, device, d, targeted, relative):
     targets = torch.arange(1.0, len(COUNTS) + 1) if targeted else None
     step = {"lr": 0.05, "momentum": 0.8, "weight_decay": 0.01, "target_norms": targets}
     results = []
@@ -158,11 +162,18 @@ def test_fused_is_the_sequence_of_the_three(engine, device, d, targeted):
         for _ in range(3):
             if fused:
                 blocks.fused_step_(
-                    params, grads, momenta, **step, beta=0.6, damping=0.3, correction=0.9
+                    params,
+                    grads,
+                    momenta,
+                    **step,
+                    beta=0.6,
+                    damping=0.3,
+                    debias=True,
+                    relative_damping=relative,
                 )
             else:
                 blocks.update_(grads, beta=0.6)
-                blocks.invert_(0.3, correction=0.9)
+                blocks.invert_(0.3, debias=True, relative=relative)
                 blocks.step_(params, grads, momenta, **step)
         results.append([blocks.stats(), blocks.inverse(), blocks.info, *params, *momenta])
     for one, other in zip(*results, strict=True):
@@ -192,7 +203,7 @@ def test_by_hand(engine, device):
     blocks.update_([g], beta=0.5)
     assert blocks.stats().tolist() == [[[2.0, 2.0], [2.0, 2.0]]]
     # G / 0.5 = 4 everywhere; the damping makes it [[16, 4], [4, 16]], determinant 240.
-    blocks.invert_(12.0, correction=0.5)
+    blocks.invert_(12.0, debias=True)
     expected = torch.tensor([[[16.0, -4.0], [-4.0, 16.0]]], device=device) / 240
     torch.testing.assert_close(blocks.inverse(), expected, rtol=2**-21, atol=0)
     # M = [4, 2]; P M = [56, 16] / 240; W = [1, 2] - 3 ([56, 16] / 240 + [0.5, 1]).
@@ -209,29 +220,54 @@ def test_damping_per_parameter(engine, device):
         checked_fused_step(blocks, params, grads, momenta, f"d={d}", damping=torch.tensor(0.25))
 
 
-@pytest.mark.parametrize("correction", [1.0, 0.1, 1e-3])
-def test_correction(engine, device, correction):
-    """t updates from zero and correction 1 - beta^t: the bias is gone."""
+@pytest.mark.parametrize("beta", [0.0, 0.9, 0.999])
+def test_debias(engine, device, beta):
+    """Updates from zero with one and the same gradient: without bias G is its outer product."""
     for d in (1, 9, 30, 65):
         blocks, params, grads, momenta = make(shapes_of(d, (17,)), d, device=device)
-        checked_fused_step(
-            blocks,
-            params,
-            grads,
-            momenta,
-            f"d={d}",
-            beta=1 - correction,
-            correction=correction,
-            damping=0.5,
-        )
+        for k in range(3):
+            checked_fused_step(
+                blocks, params, grads, momenta, f"d={d}, {k}", beta=beta, debias=True, damping=0.5
+            )
         v = np.concatenate(as_blocks(grads, d))
-        exact = ref.inverse(ref.damped(v[:, :, None] * v[:, None, :], 0.5))
-        found = dense64(blocks.inverse())
         matrices = ref.damped(v[:, :, None] * v[:, None, :], 0.5)
-        slack = 8 * ref.EPS["float32"]  # of G and its correction
-        # 1 - beta is itself subject to rounding: beta is a float64 of size one.
+        exact = ref.inverse(matrices)
+        found = dense64(blocks.inverse())
+        # Three eps of G for each update, and those of the division.
+        slack = 12 * ref.EPS["float32"]
         bound = ref.inverse_bound(matrices, exact, "float32", relative_error=slack)
         assert np.all(np.abs(found - exact) <= bound), f"d={d}"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=name_of)
+def test_relative_damping(engine, device, dtype):
+    """In units of the mean diagonal over the parameter, so that the scale of gradients cancels."""
+    for d in (1, 9, 20, 65):
+        blocks, params, grads, momenta = make(shapes_of(d), d, dtype, device)
+        for i, grad in enumerate(grads):
+            grad.mul_(4.0 ** (2 * i))
+        for k in range(3):
+            checked_fused_step(
+                blocks,
+                params,
+                grads,
+                momenta,
+                f"d={d}, step {k}",
+                relative_damping=True,
+                debias=k != 2,
+                update=k != 1,
+                damping=0.3,
+                lr=1e-3,
+            )
+
+
+def test_relative_damping_of_zero_statistics(engine, device):
+    """No gradient has come yet: there is an inverse, however large, and no failure."""
+    for d in (1, 9, 65):
+        blocks, *_ = make(shapes_of(d, (17,)), d, device=device)
+        blocks.invert_(0.3, relative=True, debias=True)
+        assert not blocks.info.any()
+        assert blocks.inverse().isfinite().all()
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0])

@@ -22,28 +22,40 @@ def samples(name, d=9, counts=(3, 17), dtype=torch.float32, inverse=torch.float3
         return [torch.randn(n * d, generator=generator).to(dtype) for n in counts]
 
     tiles = sum(-(-n // W) for n in counts)
-    norms = {"target_norms": None, "directions": None, "squared_norms": None}
+    norms = {"target_norms": None, "directions": None, "norms": None}
     if targets:
         norms = {
             "target_norms": torch.ones(len(counts), dtype=torch.float64),
             "directions": torch.zeros(tiles, W, d, dtype=stats_dtype),
-            "squared_norms": torch.zeros(tiles, dtype=torch.float64),
+            "norms": torch.zeros(tiles, 2, dtype=torch.float64),
         }
     lists = {"params": natural(), "grads": natural(), "momenta": natural()}
     stats = torch.rand(tiles, triangle(d), W, generator=generator).to(stats_dtype)
     inverses = torch.rand(tiles, triangle(d), W, generator=generator).to(inverse)
     info = torch.zeros(tiles, W, dtype=torch.int32)
+    tallies = torch.full((tiles, 2), 0.5, dtype=torch.float64)
     damping = torch.full((len(counts),), 10.0 * d, dtype=torch.float64)
     return {
-        "update_": {"stats": stats, "grads": lists["grads"], "block_size": d, "beta": 0.9},
+        "update_": {
+            "stats": stats,
+            "tallies": tallies,
+            "grads": lists["grads"],
+            "blocks": list(counts),
+            "tiles": [0, tiles],
+            "block_size": d,
+            "beta": 0.9,
+        },
         "invert_": {
             "stats": stats,
+            "tallies": tallies,
             "inverse": inverses,
             "info": info,
             "blocks": list(counts),
+            "tiles": [0, tiles],
             "damping": damping,
             "block_size": d,
-            "correction": 0.5,
+            "relative": False,
+            "debias": True,
         },
         "step_": {
             **lists,
@@ -57,18 +69,22 @@ def samples(name, d=9, counts=(3, 17), dtype=torch.float32, inverse=torch.float3
         "fused_step_": {
             **lists,
             "stats": stats,
+            "tallies": tallies,
             "inverse": inverses,
             "info": info,
             "damping": damping,
             **norms,
+            "update": [0, tiles],
+            "invert": [0, tiles],
             "block_size": d,
             "lr": 0.1,
             "momentum": 0.9,
             "weight_decay": 0.01,
             "beta": 0.9,
-            "correction": 0.5,
-            "update": True,
-            "invert": True,
+            "relative": False,
+            "debias": True,
+            "refresh_targets": norms["target_norms"] is not None,
+            "momentum_correction": 0.5,
         },
     }[name]
 
@@ -125,13 +141,14 @@ def test_schemas_say_what_is_written():
     for name in ("spd_inverse", "update_", "invert_", "step_", "fused_step_"):
         arguments = operator(name).default._schema.arguments
         written[name] = {a.name for a in arguments if a.alias_info and a.alias_info.is_write}
-    buffers = {"directions", "squared_norms"}
+    buffers = {"directions", "norms"}
     assert written == {
         "spd_inverse": set(),
-        "update_": {"stats"},
+        "update_": {"stats", "tallies"},
         "invert_": {"inverse", "info"},
         "step_": {"params", "momenta"} | buffers,
-        "fused_step_": {"params", "momenta", "stats", "inverse", "info"} | buffers,
+        "fused_step_": buffers
+        | {"params", "momenta", "stats", "tallies", "inverse", "info", "target_norms"},
     }
 
 
@@ -196,7 +213,11 @@ BAD = [
     ("invert_", "damping", lambda t: -t, "damping: expected a finite number >= 0, got -90"),
     ("invert_", "damping", torch.Tensor.float, "damping: expected float64, got float32"),
     ("invert_", "damping", lambda t: t[:0], "damping: expected 1 or 2 values, got 0"),
-    ("invert_", "correction", 0.0, r"correction: expected a number in \(0, 1\], got 0"),
+    ("invert_", "tiles", [0, 99], r"tiles: expected the first and last of 0 to 3 tiles"),
+    ("update_", "tiles", [2, 1], r"tiles: expected the first and last of 0 to 3 tiles"),
+    ("fused_step_", "update", [0], r"update: expected the first and last of 0 to 3 tiles"),
+    ("fused_step_", "tallies", torch.zeros(3), r"tallies: expected float64, got float32"),
+    ("fused_step_", "refresh_targets", True, r"target_norms: expected a tensor to be refreshed"),
     ("step_", "grads", lambda g: g[:1], "grads: expected 2 tensors, got 1"),
     ("step_", "momenta", lambda m: [*m, m[0].clone()], "momenta: expected 2 tensors, got 3"),
     (
@@ -212,7 +233,7 @@ BAD = [
         "step_",
         "target_norms",
         torch.ones(2, dtype=torch.float64),
-        "expected directions and squared",
+        "expected directions and norms",
     ),
     ("fused_step_", "stats", reshaped, "stats: expected shape"),
     ("fused_step_", "info", reshaped, "info: expected shape"),

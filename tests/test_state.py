@@ -31,14 +31,16 @@ def test_round_trip_is_bit_exact(backend, device, dtype, inverse_dtype):
     for d in (1, 9, 66):
         blocks, params, grads, momenta = stepped(d, dtype, device, inverse_dtype)
         state = blocks.state_dict()
-        assert set(state) == {"stats", "inverse"}
+        assert set(state) == {"stats", "weights", "inverse"}
+        assert [tuple(p.shape) for p in state["weights"]] == [(n,) for n in COUNTS]
         for pieces, kind in ((state["stats"], blocks.stats_dtype), (state["inverse"], None)):
             assert [tuple(p.shape) for p in pieces] == [(n, d * (d + 1) // 2) for n in COUNTS]
             assert kind is None or all(p.dtype == kind for p in pieces)
         fresh = mk.MiniBlocks(params, d, inverse_dtype)
         fresh.load_state_dict(state)
-        assert torch.equal(fresh._stats, blocks._stats), f"d={d}"
-        assert torch.equal(fresh._inverse, blocks._inverse), f"d={d}"
+        for name in ("stats", "inverse"):
+            one, other = getattr(fresh._state, name), getattr(blocks._state, name)
+            assert torch.equal(one, other), f"d={d}: {name}"
 
         resumed = [[t.clone() for t in part] for part in (params, grads, momenta)]
         blocks.fused_step_(params, grads, momenta, lr=0.1, damping=0.5)
@@ -86,17 +88,16 @@ def test_loading_converts_formats(backend, device):
     assert torch.equal(short.stats(), blocks.stats())
 
 
-@pytest.mark.parametrize("name", ["stats", "inverse"])
+@pytest.mark.parametrize("name", ["stats", "weights", "inverse"])
 def test_loading_what_does_not_fit(backend, device, name):
     blocks, _params, *_ = stepped(9, torch.float32, device, torch.float32)
     before = blocks.stats(), blocks.inverse()
-    good = {"stats": [t + 1 for t in blocks.state_dict()["stats"]]}
-    good["inverse"] = [t + 1 for t in blocks.state_dict()["inverse"]]
+    good = {name: [t + 1 for t in parts] for name, parts in blocks.state_dict().items()}
     bad_states = {
         "a piece missing": {**good, name: good[name][:-1]},
         "a block missing": {**good, name: [*good[name][:-1], good[name][-1][:-1]]},
-        "another size": {**good, name: [t[:, :-1] for t in good[name]]},
-        "flat": {**good, name: [t.flatten() for t in good[name]]},
+        "another size": {**good, name: [t[..., :-1] for t in good[name]]},
+        "another shape": {**good, name: [t.unsqueeze(-1) for t in good[name]]},
     }
     for what, state in bad_states.items():
         with pytest.raises(ValueError, match=rf"state\['{name}'\]: expected shapes .* got "):
@@ -104,7 +105,9 @@ def test_loading_what_does_not_fit(backend, device, name):
         assert torch.equal(blocks.stats(), before[0]), f"{what}: something was loaded"
         assert torch.equal(blocks.inverse(), before[1]), f"{what}: something was loaded"
     del good[name]
-    with pytest.raises(ValueError, match="state: expected keys 'stats' and 'inverse', got"):
+    with pytest.raises(
+        ValueError, match=r"state: expected keys \['stats', 'weights', 'inverse'\], got"
+    ):
         blocks.load_state_dict(good)
     assert torch.equal(blocks.stats(), before[0])
     assert torch.equal(blocks.inverse(), before[1])
@@ -118,7 +121,7 @@ def test_bytes_of_state(backend, device, dtype, inverse_dtype):
         number = 8 if dtype == torch.float64 else 4
         inverse_number = 8 if number == 8 else 2 if inverse_dtype == torch.bfloat16 else 4
         block = d * (d + 1) // 2 * (number + inverse_number)
-        info = 4
+        info = 4 + 16 / (16 if d <= 64 else 1)  # and two float64 a tile
         least = sum(COUNTS) * (block + info)
         most = least + len(COUNTS) * 15 * (block + info)
         assert least <= blocks.state_bytes <= most, f"d={d}"
@@ -127,7 +130,9 @@ def test_bytes_of_state(backend, device, dtype, inverse_dtype):
 def test_a_step_moves_no_state(backend, device):
     for d in (9, 66):
         blocks, params, grads, momenta = stepped(d, torch.float32, device, torch.float32)
-        pointers = blocks._stats.data_ptr(), blocks._inverse.data_ptr(), blocks._info.data_ptr()
+        state = blocks._state
+        kept = (state.stats, state.tallies, state.inverse, state.info)
+        pointers = [t.data_ptr() for t in kept]
         size = blocks.state_bytes
         for _ in range(2):
             blocks.update_(grads, beta=0.9)
@@ -135,11 +140,9 @@ def test_a_step_moves_no_state(backend, device):
             blocks.step_(params, grads, momenta, lr=0.1)
             blocks.fused_step_(params, grads, momenta, lr=0.1, damping=0.5)
         blocks.load_state_dict(blocks.state_dict())
-        assert pointers == (
-            blocks._stats.data_ptr(),
-            blocks._inverse.data_ptr(),
-            blocks._info.data_ptr(),
-        )
+        assert blocks._state is state
+        kept = (state.stats, state.tallies, state.inverse, state.info)
+        assert pointers == [t.data_ptr() for t in kept]
         assert blocks.state_bytes == size, f"d={d}"
 
 

@@ -41,7 +41,11 @@ def mini_blocks(problem: Problem, bf16: bool = False, inverted: bool = False) ->
         inverse_dtype=torch.bfloat16 if bf16 else torch.float32,
     )
     blocks.load_state_dict(
-        {"stats": _packed(problem, problem.stats), "inverse": _packed(problem, inverse)}
+        {
+            "stats": _packed(problem, problem.stats),
+            "weights": [torch.ones(count) for count in blocks.block_counts],
+            "inverse": _packed(problem, inverse),
+        }
     )
     return blocks
 

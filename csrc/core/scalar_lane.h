@@ -40,6 +40,13 @@ MBF_INLINE V broadcast(double value) {
 MBF_INLINE float reciprocal(float x) { return 1.0f / x; }
 MBF_INLINE double reciprocal(double x) { return 1.0 / x; }
 
+MBF_INLINE float square_root(float x) { return __builtin_sqrtf(x); }
+MBF_INLINE double square_root(double x) { return __builtin_sqrt(x); }
+
+// The smaller one; NaN if x is.
+MBF_INLINE float at_most(float x, float limit) { return x > limit ? limit : x; }
+MBF_INLINE double at_most(double x, double limit) { return x > limit ? limit : x; }
+
 // Both false for NaN.
 MBF_INLINE bool positive(float x) { return x > 0.0f; }
 MBF_INLINE bool positive(double x) { return x > 0.0; }

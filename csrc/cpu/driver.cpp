@@ -21,10 +21,59 @@ int64_t grain_tiles(int64_t work_per_block) {
 int64_t block_work(const TileJob& job) {
   const int64_t d = job.block_size;
   int64_t work = 0;
-  if (job.update) work += d * d;
-  if (job.invert) work += d * d * d / 2 + d * d;
+  if (!job.update.empty()) work += d * d;
+  if (!job.invert.empty()) work += d * d * d / 2 + d * d;
   if (job.step) work += d * d + 4 * d;
   return std::max<int64_t>(work, 1);
+}
+
+TileRange hull(TileRange a, TileRange b) {
+  if (a.empty()) return b;
+  if (b.empty()) return a;
+  return {std::min(a.first, b.first), std::max(a.last, b.last)};
+}
+
+// Sums over a tensor were taken per tile and are added here in order: threads do not change them.
+template <class PerTile>
+double sum_over_tensor(const TileJob& job, int64_t tensor, PerTile per_tile) {
+  double sum = 0;
+  for (int64_t tile = job.tile_start[tensor]; tile < job.tile_start[tensor + 1]; ++tile) {
+    sum += per_tile(tile);
+  }
+  return sum;
+}
+
+// Relative damping of the tensors to be inverted, in absolute terms. Never quite zero, so that a
+// tensor whose gradients are all zero has an inverse.
+std::vector<double> damping_of_tensors(const TileJob& job) {
+  constexpr double kLeast = 1e-30;
+  std::vector<double> damping(job.damping, job.damping + job.tensors);
+  for (int64_t t = 0; t < job.tensors; ++t) {
+    const bool needed =
+        job.tile_start[t] < job.invert.last && job.tile_start[t + 1] > job.invert.first;
+    if (!needed) continue;
+    const double trace =
+        sum_over_tensor(job, t, [&](int64_t tile) { return job.tallies[tile].trace; });
+    const double numbers = static_cast<double>(job.blocks[t]) * job.block_size;
+    damping[t] = std::max(damping[t] * trace / numbers, kLeast);
+  }
+  return damping;
+}
+
+// What rescales the direction of each tensor to its target norm, itself set here if it is due.
+std::vector<double> scale_of_tensors(const TileJob& job) {
+  std::vector<double> scale(job.tensors);
+  for (int64_t t = 0; t < job.tensors; ++t) {
+    if (job.grads[t].data == nullptr) continue;
+    if (job.refresh_targets) {
+      job.target_norms[t] =
+          std::sqrt(sum_over_tensor(job, t, [&](int64_t tile) { return job.norms[tile].adam; }));
+    }
+    const double square =
+        sum_over_tensor(job, t, [&](int64_t tile) { return job.norms[tile].direction; });
+    scale[t] = square > 0 ? job.target_norms[t] / std::sqrt(square) : 0.0;
+  }
+  return scale;
 }
 
 }  // namespace
@@ -47,32 +96,40 @@ int64_t last_level_cache_bytes() {
   return bytes;
 }
 
-void run(TileJob job, bool float64, const double* target_norms, ParallelFor parallel_for) {
+void run(TileJob job, bool float64, ParallelFor parallel_for) {
   const KernelSet& set = current_kernels();
   const Kernels& kernels = float64 ? set.f64 : set.f32;
   const int64_t tiles = job.tile_start[job.tensors];
-  if (tiles == 0) return;
+  const TileRange all{0, tiles};
+  const auto run_tiles = [&](const TileJob& part, TileRange range) {
+    if (range.empty()) return;
+    parallel_for(range.first, range.last, grain_tiles(block_work(part)),
+                 [&](int64_t first, int64_t last) { kernels.run_tiles(part, first, last); });
+  };
 
   // In bfloat16 half a line per number goes out at a time, which streaming stores do badly.
   const int64_t numbers = static_cast<int64_t>(job.block_size) * (job.block_size + 1) / 2;
-  const int64_t state_bytes = tiles * kTileBlocks * numbers * (float64 ? 16 : 8);
-  job.stream_inverse = job.invert && !job.step && job.inverse_format != Format::BFloat16 &&
-                       state_bytes > last_level_cache_bytes();
-  if (target_norms == nullptr) job.directions = nullptr;
+  const int64_t inverted = job.invert.last - job.invert.first;
+  const int64_t state_bytes = inverted * kTileBlocks * numbers * (float64 ? 16 : 8);
+  job.stream_inverse =
+      !job.step && job.inverse_format != Format::BFloat16 && state_bytes > last_level_cache_bytes();
 
-  parallel_for(0, tiles, grain_tiles(block_work(job)),
-               [&](int64_t first, int64_t last) { kernels.run_tiles(job, first, last); });
-  if (target_norms == nullptr || !job.step) return;
-
-  // Partial sums were taken per tile and are added here in order: threads do not change the result.
-  std::vector<double> scale(job.tensors);
-  for (int64_t t = 0; t < job.tensors; ++t) {
-    double sum = 0;
-    for (int64_t tile = job.tile_start[t]; tile < job.tile_start[t + 1]; ++tile) {
-      sum += job.squared_norms[tile];
-    }
-    scale[t] = sum > 0 ? target_norms[t] / std::sqrt(sum) : 0.0;
+  std::vector<double> damping;
+  if (!job.invert.empty() && job.relative_damping) {
+    // The damping of a tensor needs all of its G: the update is a pass of its own here.
+    TileJob first_pass = job;
+    first_pass.invert = {};
+    first_pass.step = false;
+    run_tiles(first_pass, job.update);
+    job.update = {};
+    damping = damping_of_tensors(job);
+    job.damping = damping.data();
   }
+
+  run_tiles(job, job.step ? all : hull(job.update, job.invert));
+  if (job.target_norms == nullptr || !job.step) return;
+
+  const std::vector<double> scale = scale_of_tensors(job);
   job.scale = scale.data();
   parallel_for(0, tiles, grain_tiles(4 * job.block_size),
                [&](int64_t first, int64_t last) { kernels.apply_directions(job, first, last); });

@@ -11,9 +11,7 @@ namespace mbf {
 using ParallelFor = void (*)(int64_t begin, int64_t end, int64_t grain,
                              const std::function<void(int64_t, int64_t)>& body);
 
-// `target_norms` (per tensor, or null) rescales P M of a whole tensor; job.directions and
-// job.squared_norms must then be set.
-void run(TileJob job, bool float64, const double* target_norms, ParallelFor parallel_for);
+void run(TileJob job, bool float64, ParallelFor parallel_for);
 
 void run(const DenseJob& job, bool float64, ParallelFor parallel_for);
 

@@ -26,17 +26,38 @@ struct BlockView {
   int64_t element_stride;
 };
 
+// Tiles first .. last - 1.
+struct TileRange {
+  int64_t first = 0;
+  int64_t last = 0;
+  bool empty() const { return first >= last; }
+  bool contains(int64_t tile) const { return first <= tile && tile < last; }
+};
+
+// What is known of the G of one tile, beside G itself.
+struct Tally {
+  double weight;  // the average that beta and (1 - beta) make of ones: G / weight has no bias
+  double trace;   // of G / weight, all finite blocks together
+};
+
+// Squared norms over the blocks of one tile.
+struct TileNorms {
+  double direction;  // of P M
+  double adam;       // of Adam's step
+};
+
 // One pass over the tiles of many tensors. Tensor t owns tiles tile_start[t] .. tile_start[t+1]-1,
-// the last of them padded with blocks of zeros.
+// the last of them padded with blocks of zeros. A tensor whose gradient is absent (no data) is left
+// alone by update and step and, in a job with a step, by invert.
 struct TileJob {
   int block_size;
   int64_t tensors;
   const int64_t* tile_start;  // tensors + 1
   const int64_t* blocks;      // per tensor
 
-  bool update;  // G <- beta G + (1 - beta) D D^T
-  bool invert;  // P <- (G / correction + damping I)^-1
-  bool step;    // M <- momentum M + D;  W <- W - lr (P M + weight_decay W)
+  TileRange update;  // of these tiles, G <- beta G + (1 - beta) D D^T
+  TileRange invert;  // of these tiles, P <- (G + damping I)^-1, of G / weight if debias is set
+  bool step;         // of all tiles, M <- momentum M + D;  W <- W - lr (P M + weight_decay W)
 
   const BlockView* params;   // step
   const BlockView* grads;    // update, step
@@ -45,9 +66,11 @@ struct TileJob {
   void* stats;            // [tiles, T, 16]
   void* inverse;          // [tiles, T, 16]
   Format inverse_format;  // that of the statistics, or BFloat16
+  Tally* tallies;         // [tiles], update; invert with debias or relative_damping
   int32_t* info;          // [tiles, 16], invert
   const double* damping;  // per tensor, invert
-  double correction;
+  bool relative_damping;  // damping is in units of the mean diagonal of G / weight of the tensor
+  bool debias;
   bool
       stream_inverse;  // write P, not in bfloat16, past the cache: it is too large to be kept there
 
@@ -58,10 +81,15 @@ struct TileJob {
 
   // With target norms the step takes two passes: the first leaves P M here, block by block as in
   // the parameters but padded to whole tiles, with its squared norm per tile; the second applies
-  // it.
-  void* directions;       // [tiles, 16, d], or null
-  double* squared_norms;  // [tiles]
-  const double* scale;    // per tensor, second pass: target norm / norm of P M
+  // it. Blocks that are not finite do not count in a norm.
+  double* target_norms;  // per tensor, or null
+  void* directions;      // [tiles, 16, d]
+  TileNorms* norms;      // [tiles]
+  const double* scale;   // per tensor, second pass: target norm / norm of P M
+  // Before use, set each target norm to that of Adam's step, clip(M_hat / (sqrt(v_hat) + 1e-8)) to
+  // [-1, 1], with M_hat = momentum_correction M and v_hat the diagonal of G / weight.
+  bool refresh_targets;
+  double momentum_correction;
 };
 
 // Ordinary dense matrices, one after the other.

@@ -103,6 +103,28 @@ MBF_INLINE LanePair<V> reciprocal(LanePair<V> x) {
   return {reciprocal(x.lo), reciprocal(x.hi)};
 }
 
+// Through memory: a loop over an array is what compilers make one vector instruction of.
+template <class T, int N>
+MBF_INLINE Lanes<T, N> square_root(Lanes<T, N> x) {
+  T numbers[N];
+  x.store(numbers);
+  for (int i = 0; i < N; ++i) numbers[i] = square_root(numbers[i]);
+  return Lanes<T, N>::load(numbers);
+}
+template <class V>
+MBF_INLINE LanePair<V> square_root(LanePair<V> x) {
+  return {square_root(x.lo), square_root(x.hi)};
+}
+
+template <class T, int N>
+MBF_INLINE Lanes<T, N> at_most(Lanes<T, N> x, Lanes<T, N> limit) {
+  return {x.v > limit.v ? limit.v : x.v};
+}
+template <class V>
+MBF_INLINE LanePair<V> at_most(LanePair<V> x, LanePair<V> limit) {
+  return {at_most(x.lo, limit.lo), at_most(x.hi, limit.hi)};
+}
+
 template <class T, int N>
 MBF_INLINE typename Lanes<T, N>::Mask positive(Lanes<T, N> x) {
   return x.v > typename Lanes<T, N>::Raw{};

@@ -65,7 +65,8 @@ class TileInverse {
     TileWorkspace<V, Dim> workspace;
     const bool short_format = job.inverse_format == Format::BFloat16;
     const T limit = short_format ? T(overflow_limit<BFloat16>()) : overflow_limit<T>();
-    const double scale = 1.0 / job.correction;
+    const double weight = job.debias ? job.tallies[index].weight : 1.0;
+    const double scale = weight > 0 ? 1.0 / weight : 1.0;  // without a weight G is zero
     const bool all = invert(stats, workspace.triangle, info, scale, damping, limit, d);
     const bool clean = all && valid == W;
     if (short_format) {
@@ -91,7 +92,6 @@ class TileInverse {
     tile_job.inverse = result;
     tile_job.inverse_format = sizeof(T) == 4 ? Format::Float32 : Format::Float64;
     tile_job.info = info;
-    tile_job.correction = 1.0;
     for (int64_t group = first; group < last; ++group) {
       const int64_t start = group * W;
       const int valid = static_cast<int>(std::min<int64_t>(W, job.count - start));

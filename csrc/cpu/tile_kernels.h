@@ -6,9 +6,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
+#include "../core/adam_step.h"
 #include "../core/rank_one_ema.h"
 #include "../core/symmetric_product.h"
 #include "job.h"
@@ -126,17 +128,26 @@ class TileKernels {
 
   template <class Stored, class Dim>
   static void run_stored(const TileJob& job, int64_t first, int64_t last, Dim d) {
-    const bool step_only = job.step && !job.update && !job.invert;
     int64_t tensor = tensor_of(job, first);
     for (int64_t tile = first; tile < last; ++tensor) {
       const int64_t end = std::min(last, job.tile_start[tensor + 1]);
-      if (step_only && is_plain<T>(job.params[tensor]) && is_plain<T>(job.grads[tensor]) &&
-          is_plain<T>(job.momenta[tensor])) {
-        const int64_t whole = std::min(end, job.tile_start[tensor] + job.blocks[tensor] / W);
-        if (tile < whole) step_plain<Stored>(job, tensor, tile, whole, d);
-        tile = std::max(tile, whole);
+      if (is_absent(job, tensor)) {
+        tile = end;
+        continue;
       }
-      for (; tile < end; ++tile) run_tile<Stored>(job, tensor, tile, d);
+      const bool plain = job.step && !job.refresh_targets && is_plain<T>(job.params[tensor]) &&
+                         is_plain<T>(job.grads[tensor]) && is_plain<T>(job.momenta[tensor]);
+      const int64_t whole = job.tile_start[tensor] + job.blocks[tensor] / W;
+      while (tile < end) {
+        const int64_t stop = std::min(end, next_change(job, tile));
+        const bool step_only = !job.update.contains(tile) && !job.invert.contains(tile);
+        if (plain && step_only && tile < whole) {
+          const int64_t plain_stop = std::min(stop, whole);
+          step_plain<Stored>(job, tensor, tile, plain_stop, d);
+          tile = plain_stop;
+        }
+        for (; tile < stop; ++tile) run_tile<Stored>(job, tensor, tile, d);
+      }
     }
   }
 
@@ -164,27 +175,27 @@ class TileKernels {
     lanes.accumulate(momenta + first * numbers, grads + first * numbers, numbers);
     for (int64_t tile = first; tile < last; ++tile) {
       const bool has_next = tile + 1 < last;
-      const bool has_last = tile > first && !job.directions;
+      const bool has_last = tile > first && !job.target_norms;
       T* next_momenta = has_next ? momenta + (tile + 1) * numbers : nowhere;
       const T* next_grads = has_next ? grads + (tile + 1) * numbers : nowhere;
       T* last_params = has_last ? params + (tile - 1) * numbers : nowhere;
-      T* direction = job.directions ? static_cast<T*>(job.directions) + tile * numbers
-                                    : direction_buffer[tile & 1];
+      T* direction = job.target_norms ? static_cast<T*>(job.directions) + tile * numbers
+                                      : direction_buffer[tile & 1];
       int64_t i = 0;
       const double squared_norm =
           precondition_tile(inverse + tile * triangle_size(d) * W, momenta + tile * numbers,
-                            direction, job.directions != nullptr, d, [&]() MBF_INLINE_LAMBDA {
+                            direction, job.target_norms != nullptr, d, [&]() MBF_INLINE_LAMBDA {
                               lanes.accumulate(next_momenta + i, next_grads + i);
                               lanes.move(last_params + i, last_direction + i);
                               i += L::kLanes;
                             });
-      if (job.directions) {
-        job.squared_norms[tile] = squared_norm;
+      if (job.target_norms) {
+        job.norms[tile].direction = squared_norm;
       } else {
         last_direction = direction;
       }
     }
-    if (job.directions) return;
+    if (job.target_norms) return;
     lanes.move(params + (last - 1) * numbers, last_direction, numbers);
   }
 
@@ -198,13 +209,18 @@ class TileKernels {
 
     alignas(64) T grad_buffer[kMaxTileNumbers];
     const T* grads = nullptr;
-    if (job.update || job.step) {
+    const bool update = job.update.contains(tile);
+    if (update || job.step) {
       grads = natural_blocks<T>(job.grads[tensor], d, block, count, W, grad_buffer);
     }
-    if (job.update) {
-      update_tile(static_cast<T*>(job.stats) + tile * numbers * W, grads, job.beta, d);
+    if (update) {
+      T* stats = static_cast<T*>(job.stats) + tile * numbers * W;
+      update_tile(stats, grads, job.beta, d);
+      Tally& tally = job.tallies[tile];
+      tally.weight = job.beta * tally.weight + (1.0 - job.beta);
+      tally.trace = tally.weight > 0 ? trace(stats, d) / tally.weight : 0.0;
     }
-    if (job.invert) {
+    if (job.invert.contains(tile)) {
       TileInverse<V>::tile(job, tile, static_cast<int>(count), job.damping[tensor], d);
     }
     if (job.step) {
@@ -215,13 +231,18 @@ class TileKernels {
       lanes.accumulate(momenta, grads, W * d);
       write_back<T>(job.momenta[tensor], d, block, count, momenta, momentum_buffer);
 
+      if (job.refresh_targets) {
+        const T* stats = static_cast<const T*>(job.stats) + tile * numbers * W;
+        job.norms[tile].adam = adam_square(job, stats, momenta, job.tallies[tile].weight, d);
+      }
+
       T* direction =
-          job.directions ? static_cast<T*>(job.directions) + tile * W * d : direction_buffer;
+          job.target_norms ? static_cast<T*>(job.directions) + tile * W * d : direction_buffer;
       const Stored* inverse = static_cast<const Stored*>(job.inverse) + tile * numbers * W;
       const double squared_norm = precondition_tile(
-          inverse, momenta, direction, job.directions != nullptr, d, []() MBF_INLINE_LAMBDA {});
-      if (job.directions) {
-        job.squared_norms[tile] = squared_norm;
+          inverse, momenta, direction, job.target_norms != nullptr, d, []() MBF_INLINE_LAMBDA {});
+      if (job.target_norms) {
+        job.norms[tile].direction = squared_norm;
       } else {
         alignas(64) T param_buffer[kMaxTileNumbers];
         T* params = natural_blocks<T>(job.params[tensor], d, block, count, W, param_buffer);
@@ -238,6 +259,7 @@ class TileKernels {
     int64_t tensor = tensor_of(job, first);
     for (int64_t tile = first; tile < last; ++tile) {
       while (tile >= job.tile_start[tensor + 1]) ++tensor;
+      if (is_absent(job, tensor)) continue;
       const int64_t block = (tile - job.tile_start[tensor]) * W;
       const int64_t count = std::min<int64_t>(W, job.blocks[tensor] - block);
       const T* direction = static_cast<const T*>(job.directions) + tile * W * d;
@@ -254,7 +276,19 @@ class TileKernels {
   }
 
  private:
-  // In double, and in an order that does not depend on threads.
+  // Over the blocks whose sum is finite: a bad block must not spoil what its neighbours share. In
+  // an order that does not depend on threads.
+  template <class S>
+  static MBF_INLINE double sum_of_finite(const S* per_block, int blocks) {
+    double sum = 0;
+    for (int l = 0; l < blocks; ++l) {
+      const double value = static_cast<double>(per_block[l]);
+      sum += std::isfinite(value) ? value : 0.0;
+    }
+    return sum;
+  }
+
+  // In double: the squares of a direction may not fit the format it is in.
   template <class L>
   static MBF_INLINE double sum_of_squares(const L* u, int d) {
     double squares[L::kLanes] = {};
@@ -263,9 +297,44 @@ class TileKernels {
       u[c].store(lanes);
       for (int l = 0; l < L::kLanes; ++l) squares[l] += static_cast<double>(lanes[l]) * lanes[l];
     }
-    double sum = 0;
-    for (double square : squares) sum += square;
-    return sum;
+    return sum_of_finite(squares, L::kLanes);
+  }
+
+  static double trace(const T* stats, int d) {
+    T traces[W] = {};
+    for (int e = 0; e < d; ++e) {
+      for (int l = 0; l < W; ++l) traces[l] += stats[triangle_index(e, e) * W + l];
+    }
+    return sum_of_finite(traces, W);
+  }
+
+  // Squared norm of Adam's step for a tile whose momenta are up to date.
+  static double adam_square(const TileJob& job, const T* stats, const T* momenta, double weight,
+                            int d) {
+    using L = LineLanes<V>;
+    T squares[W];
+    for (int h = 0; h < W; h += L::kLanes) {
+      L m[kMaxBlock];
+      load_transposed<L>(momenta + h * d, d, d, m);
+      clipped_adam_square(
+          [&](int e) MBF_INLINE_LAMBDA { return L::load(stats + triangle_index(e, e) * W + h); }, m,
+          broadcast<L>(job.momentum_correction), broadcast<L>(weight > 0 ? 1.0 / weight : 1.0), d)
+          .store(squares + h);
+    }
+    return sum_of_finite(squares, W);
+  }
+
+  static MBF_INLINE bool is_absent(const TileJob& job, int64_t tensor) {
+    return job.grads != nullptr && job.grads[tensor].data == nullptr;
+  }
+
+  // The next tile after this one at which update or invert begins or ends.
+  static MBF_INLINE int64_t next_change(const TileJob& job, int64_t tile) {
+    int64_t next = INT64_MAX;
+    for (int64_t edge : {job.update.first, job.update.last, job.invert.first, job.invert.last}) {
+      if (edge > tile) next = std::min(next, edge);
+    }
+    return next;
   }
 
   static MBF_INLINE int64_t tensor_of(const TileJob& job, int64_t tile) {

@@ -2,11 +2,13 @@
 //
 // All memory is allocated to the exact size the headers ask for: the address sanitizer this is
 // compiled with sees any access beside it.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
 #include <vector>
 
+#include "../../csrc/core/adam_step.h"
 #include "../../csrc/core/rank_one_ema.h"
 #include "../../csrc/core/spd_inverse.h"
 #include "../../csrc/core/symmetric_product.h"
@@ -228,6 +230,29 @@ void test_product(Dim extent, std::mt19937& random) {
 }
 
 template <class T, class Dim>
+void test_adam(Dim extent, std::mt19937& random) {
+  const int d = extent;
+  std::normal_distribution<double> normal;
+  std::vector<T> v(d), m(d);
+  for (auto& x : v) x = static_cast<T>(std::pow(normal(random), 2));
+  for (auto& x : m) x = static_cast<T>(normal(random));
+  v[0] = 0;  // divided by 1e-8 alone, and clipped
+  const T a = T(0.4), b = T(2.5);
+  const T found = mbf::clipped_adam_square([&](int e) { return v[e]; }, m.data(), a, b, extent);
+  Wide exact = 0;
+  for (int e = 0; e < d; ++e) {
+    const Wide x = Wide(a) * m[e] / (std::sqrt(Wide(b) * v[e]) + 1e-8L);
+    exact += std::min(x * x, Wide(1));
+  }
+  const Wide error = std::abs(found - exact);
+  CHECK(error <= (d + 16) * kEps<T> * exact, "clipped_adam_square %s d=%d: off by %Lg", name<T>(),
+        d, error);
+  m[d - 1] = std::numeric_limits<T>::quiet_NaN();
+  const T bad = mbf::clipped_adam_square([&](int e) { return v[e]; }, m.data(), a, b, extent);
+  CHECK(std::isnan(bad), "clipped_adam_square %s d=%d: a NaN was lost", name<T>(), d);
+}
+
+template <class T, class Dim>
 void test_all(Dim extent, std::mt19937& random) {
   const int d = extent;
   for (bool in_place : {false, true}) test_inverse<T>(extent, in_place, random);
@@ -239,6 +264,7 @@ void test_all(Dim extent, std::mt19937& random) {
   }
   for (T beta : {T(0), T(0.9), T(1)}) test_ema<T>(extent, beta, random);
   test_product<T>(extent, random);
+  test_adam<T>(extent, random);
 }
 
 template <class T, int... D>

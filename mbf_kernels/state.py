@@ -1,0 +1,112 @@
+"""The state kept for the blocks of many tensors, in tiles, and its natural form for checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ._extension import EXTENSION
+from .layout import TileLayout, diagonal_places, to_dense
+
+
+@dataclass
+class BlockState:
+    """Statistics ``G`` and inverses ``P`` of all blocks.
+
+    ``tallies`` says two things of the ``G`` of every tile: its weight, the average that ``beta``
+    and ``1 - beta`` make of ones, so that ``G / weight`` has no bias towards the zeros it started
+    with; and the trace of ``G / weight``, summed over its finite blocks.
+    """
+
+    layout: TileLayout
+    stats: Tensor  # [tiles, T, width]
+    tallies: Tensor  # [tiles, 2] float64
+    inverse: Tensor  # [tiles, T, width]
+    info: Tensor  # [tiles, width] int32
+
+    @staticmethod
+    def allocate(
+        layout: TileLayout,
+        stats_dtype: torch.dtype,
+        inverse_dtype: torch.dtype,
+        device: torch.device,
+    ) -> BlockState:
+        """Zero statistics and identity inverses."""
+
+        def zeros(dtype: torch.dtype) -> Tensor:
+            state = torch.empty(layout.state_shape, dtype=dtype, device=device)
+            if EXTENSION is not None and device.type == "cpu":
+                EXTENSION.advise_huge_pages(state.data_ptr(), state.numel() * state.element_size())
+            return state.zero_()
+
+        state = BlockState(
+            layout,
+            zeros(stats_dtype),
+            torch.zeros(layout.tiles, 2, dtype=torch.float64, device=device),
+            zeros(inverse_dtype),
+            torch.zeros(layout.tiles, layout.width, dtype=torch.int32, device=device),
+        )
+        diagonal = diagonal_places(layout.block_size)
+        rows = state.inverse[:, diagonal, :]
+        layout.scatter_(rows, torch.ones(layout.blocks, layout.block_size, device=device))
+        state.inverse[:, diagonal, :] = rows
+        return state
+
+    @property
+    def bytes(self) -> int:
+        kept = (self.stats, self.tallies, self.inverse, self.info)
+        return sum(t.numel() * t.element_size() for t in kept)
+
+    def dense_stats(self) -> Tensor:
+        return to_dense(self.layout.gather(self.stats), self.layout.block_size)
+
+    def dense_inverse(self) -> Tensor:
+        return to_dense(self.layout.gather(self.inverse), self.layout.block_size)
+
+    def natural(self) -> dict[str, list[Tensor]]:
+        """Per tensor and block, in natural order: no trace of tiles or backends."""
+        layout = self.layout
+        parts = {
+            "stats": layout.gather(self.stats),
+            "weights": layout.gather_tiles(self.tallies[:, 0]),
+            "inverse": layout.gather(self.inverse),
+        }
+        return {
+            name: [part.clone() for part in layout.split(values)] for name, values in parts.items()
+        }
+
+    def load(self, natural: dict[str, list[Tensor]]) -> None:
+        """Takes over what :meth:`natural` gave, in this state's dtypes and on its device."""
+        layout = self.layout
+        triangles = [(count, layout.triangle) for count in layout.block_counts]
+        wanted = {
+            "stats": triangles,
+            "weights": [(count,) for count in layout.block_counts],
+            "inverse": triangles,
+        }
+        for name, shapes in wanted.items():
+            if name not in natural:
+                raise ValueError(f"state: expected keys {list(wanted)}, got {list(natural)}")
+            found = [tuple(piece.shape) for piece in natural[name]]
+            if found != shapes:
+                raise ValueError(f"state[{name!r}]: expected shapes {shapes}, got {found}")
+        if not layout.blocks:
+            return
+        device = self.stats.device
+        flat = {name: torch.cat([p.to(device) for p in natural[name]]) for name in wanted}
+        layout.scatter_(self.stats, flat["stats"])
+        layout.scatter_(self.inverse, flat["inverse"])
+        for piece, weights in zip(
+            layout.all, layout.split(flat["weights"], layout.all), strict=True
+        ):
+            self.tallies[piece.tiles, 0] = weights[:: layout.width].double()
+        self.refresh_traces()
+
+    def refresh_traces(self) -> None:
+        """The traces of ``tallies`` from the statistics."""
+        traces = self.stats[:, diagonal_places(self.layout.block_size), :].sum(dim=1)
+        finite = torch.where(traces.isfinite(), traces, 0.0).double().sum(dim=1)
+        weights = self.tallies[:, 0]
+        self.tallies[:, 1] = torch.where(weights > 0, finite / weights, 0.0)
