@@ -119,7 +119,7 @@ def check_list(
         wanted = counts[i] * layout.block_size
         if tensor.numel() != wanted:
             raise ValueError(f"{where}: expected {wanted} numbers, got {tensor.numel()}")
-        if not _walkable(tensor, layout.block_size):
+        if not walkable(tensor, layout.block_size):
             raise ValueError(
                 f"{where}: its memory cannot be walked in blocks of {layout.block_size} (strides "
                 f"{tensor.stride()}); use a contiguous or channels_last tensor"
@@ -132,7 +132,7 @@ def _collapses(dims: Sequence[tuple[int, int]]) -> bool:
     return all(outer[1] == inner[0] * inner[1] for outer, inner in pairwise(dims))
 
 
-def _walkable(tensor: Tensor, block_size: int) -> bool:
+def walkable(tensor: Tensor, block_size: int) -> bool:
     if tensor.is_contiguous() or tensor.numel() == 0:
         return True
     dims = list(zip(tensor.shape, tensor.stride(), strict=True))

@@ -252,7 +252,7 @@ class TileKernels {
     }
   }
 
-  // The second pass of a step with target norms. In double: a direction may be so small that the
+  // The second pass of a step with target norms. In double where a direction is so small that the
   // factor which rescales it does not fit the format of the parameters.
   static void apply(const TileJob& job, int64_t first, int64_t last) {
     const int d = job.block_size;
@@ -267,37 +267,63 @@ class TileKernels {
       const T decay = static_cast<T>(job.lr * job.weight_decay);
       alignas(64) T param_buffer[kMaxTileNumbers];
       T* params = natural_blocks<T>(job.params[tensor], d, block, count, W, param_buffer);
-      for (int i = 0; i < W * d; ++i) {
-        const T change = static_cast<T>(rate * static_cast<double>(direction[i]));
-        params[i] = params[i] - (change + decay * params[i]);
+      if (std::abs(rate) < 1e30) {
+        const T short_rate = static_cast<T>(rate);
+        for (int i = 0; i < W * d; ++i) {
+          params[i] = params[i] - (short_rate * direction[i] + decay * params[i]);
+        }
+      } else {
+        for (int i = 0; i < W * d; ++i) {
+          const T change = static_cast<T>(rate * static_cast<double>(direction[i]));
+          params[i] = params[i] - (change + decay * params[i]);
+        }
       }
       write_back<T>(job.params[tensor], d, block, count, params, param_buffer);
     }
   }
 
  private:
-  // Over the blocks whose sum is finite: a bad block must not spoil what its neighbours share. In
-  // an order that does not depend on threads.
-  template <class S>
-  static MBF_INLINE double sum_of_finite(const S* per_block, int blocks) {
-    double sum = 0;
-    for (int l = 0; l < blocks; ++l) {
+  // Over the blocks whose sum is finite: a bad block must not spoil what its neighbours share. In a
+  // fixed order, halves upon halves, which leaves room for vectors.
+  template <int Blocks, class S>
+  static MBF_INLINE double sum_of_finite(const S (&per_block)[Blocks]) {
+    double sums[Blocks];
+    for (int l = 0; l < Blocks; ++l) {
       const double value = static_cast<double>(per_block[l]);
-      sum += std::isfinite(value) ? value : 0.0;
+      sums[l] = std::isfinite(value) ? value : 0.0;
     }
-    return sum;
+    for (int half = Blocks / 2; half > 0; half /= 2) {
+      for (int l = 0; l < half; ++l) sums[l] += sums[l + half];
+    }
+    return sums[0];
   }
 
-  // In double: the squares of a direction may not fit the format it is in.
+  template <class L, class Dim>
+  static MBF_INLINE double sum_of_squares(const L* u, Dim d) {
+    if constexpr (sizeof(T) == 4) {
+      L square = broadcast<L>(0);
+      for_each(zero_like(d), d, [&](auto c) MBF_INLINE_LAMBDA { square = square + u[c] * u[c]; });
+      const bool fits = all_lanes(less(square, broadcast<L>(1e30))) &&
+                        all_lanes(less(broadcast<L>(1e-30), square));
+      if (fits) {
+        T squares[L::kLanes];
+        square.store(squares);
+        return sum_of_finite(squares);
+      }
+    }
+    return sum_of_wide_squares(u, d);
+  }
+
+  // In double, for directions whose squares may not fit the format they are in.
   template <class L>
-  static MBF_INLINE double sum_of_squares(const L* u, int d) {
+  static __attribute__((noinline)) double sum_of_wide_squares(const L* u, int d) {
     double squares[L::kLanes] = {};
     for (int c = 0; c < d; ++c) {
       T lanes[L::kLanes];
       u[c].store(lanes);
       for (int l = 0; l < L::kLanes; ++l) squares[l] += static_cast<double>(lanes[l]) * lanes[l];
     }
-    return sum_of_finite(squares, L::kLanes);
+    return sum_of_finite(squares);
   }
 
   static double trace(const T* stats, int d) {
@@ -305,7 +331,7 @@ class TileKernels {
     for (int e = 0; e < d; ++e) {
       for (int l = 0; l < W; ++l) traces[l] += stats[triangle_index(e, e) * W + l];
     }
-    return sum_of_finite(traces, W);
+    return sum_of_finite(traces);
   }
 
   // Squared norm of Adam's step for a tile whose momenta are up to date.
@@ -321,7 +347,7 @@ class TileKernels {
           broadcast<L>(job.momentum_correction), broadcast<L>(weight > 0 ? 1.0 / weight : 1.0), d)
           .store(squares + h);
     }
-    return sum_of_finite(squares, W);
+    return sum_of_finite(squares);
   }
 
   static MBF_INLINE bool is_absent(const TileJob& job, int64_t tensor) {
