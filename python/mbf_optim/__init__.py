@@ -1,4 +1,10 @@
 """The Mini-Block Fisher optimizer on top of :mod:`mbf_kernels`.
 
-This release holds the kernels only; the optimizer itself is not part of it yet.
+>>> import torch
+>>> from mbf_optim import MBF
+>>> opt = MBF(torch.nn.Linear(3, 2), lr=1e-3, graft="adam")
 """
+
+from .mbf import MBF
+
+__all__ = ["MBF"]

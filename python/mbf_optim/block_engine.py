@@ -1,0 +1,196 @@
+"""Layers cut into many small blocks, each with its own matrix: all of it in the fused kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import mbf_kernels as mk
+from mbf_kernels.checks import walkable
+
+from .engine import Curvature, Engine, Options, check_entry, sample_betas
+from .layers import Layer
+
+
+class BlockEngine(Engine):
+    """Kernel-wise convolutions, diagonal vectors, and the rows of narrow matrices."""
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        kind: str,
+        block_size: int,
+        inverse_dtype: torch.dtype,
+        graft: bool,
+    ) -> None:
+        super().__init__(layers, kind)
+        self.params = [layer.weight for layer in self.layers]
+        plain = [p.detach() for p in self.params]
+        self.blocks = mk.MiniBlocks(plain, block_size, inverse_dtype)
+        # In logical order whatever the parameter's own: the kernels walk both.
+        self.momenta = [
+            torch.zeros(p.shape, dtype=self.blocks.stats_dtype, device=p.device) for p in plain
+        ]
+        self.target_norms = torch.zeros(len(plain), dtype=torch.float64) if graft else None
+
+    # --- stepping -----------------------------------------------------------------------------
+
+    def step(self, options: Options, curvature: Curvature | None) -> None:
+        grads = [p.grad for p in self.params]
+        self._check_still_there(self.params[0], self.layers[0].name)
+        for cohort in self._cohorts([grad is not None for grad in grads]):
+            due = options.schedule(cohort.warm).due(cohort.k)
+            update = due.update
+            if curvature is not None and update:
+                self._take_samples(curvature, options.beta, cohort.chosen)
+                update = False
+            # Ascent is descent with the signs of both terms turned.
+            sign = -1.0 if options.maximize else 1.0
+            self._run(
+                self.blocks.fused_step_,
+                self._choose(grads, cohort.chosen),
+                lr=sign * options.lr,
+                momentum=options.momentum,
+                weight_decay=sign * options.weight_decay,
+                beta=options.beta,
+                damping=options.damping,
+                relative_damping=options.relative_damping,
+                debias=True,
+                target_norms=self.target_norms,
+                refresh_target_norms=self.target_norms is not None and due.norms,
+                momentum_correction=options.momentum_correction(cohort.k),
+                update=update,
+                invert=due.invert,
+            )
+            if due.invert is True or (due.invert and cohort.k % options.inverse_every == 0):
+                self.failures.record(self.blocks.failures())
+
+    @staticmethod
+    def _choose(
+        grads: Sequence[Tensor | None], chosen: Sequence[int] | None
+    ) -> Sequence[Tensor | None]:
+        if chosen is None:
+            return grads
+        here = set(chosen)
+        return [grad if i in here else None for i, grad in enumerate(grads)]
+
+    def _run(
+        self, step: Callable[..., None], grads: Sequence[Tensor | None], **options: Any
+    ) -> None:
+        try:
+            step(self.params, grads, self.momenta, **options)
+        except ValueError as error:
+            # The kernels refuse before they write, so this is not done twice.
+            if not self._step_through_copies(step, grads, options):
+                raise ValueError(self._with_names(str(error))) from error
+        except TypeError as error:
+            raise TypeError(self._with_names(str(error))) from error
+
+    def _step_through_copies(
+        self, step: Callable[..., None], grads: Sequence[Tensor | None], options: dict[str, Any]
+    ) -> bool:
+        """Memory no kernel can walk (a transposed view, say) is stepped in a copy."""
+        d = self.blocks.block_size
+
+        def plain(tensor: Tensor | None) -> Tensor | None:
+            ordinary = tensor is None or walkable(tensor, d)
+            return tensor if ordinary or tensor is None else tensor.detach().contiguous()
+
+        params = [plain(p) for p in self.params]
+        copies = [plain(g) for g in grads]
+        if all(a is b for a, b in zip(params, self.params, strict=True)) and all(
+            a is b for a, b in zip(copies, grads, strict=True)
+        ):
+            return False
+        step(params, copies, self.momenta, **options)
+        for param, copy, grad in zip(self.params, params, grads, strict=True):
+            if copy is not param and copy is not None and grad is not None:
+                param.copy_(copy)
+        return True
+
+    def _with_names(self, message: str) -> str:
+        found = re.match(r"\w+\[(\d+)\]", message)
+        return f"{self.layers[int(found[1])].name}, {message}" if found else message
+
+    # --- statistics from other gradients ------------------------------------------------------
+
+    def _take_samples(
+        self, curvature: Curvature, beta: float, chosen: Sequence[int] | None
+    ) -> None:
+        for sample, sample_beta in zip(curvature, sample_betas(beta, len(curvature)), strict=True):
+            grads = [sample.get(p, p.grad) for p in self.params]
+            self.blocks.update_(self._choose(grads, chosen), sample_beta)
+
+    def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
+        mine = [grads.get(p) for p in self.params]
+        self.blocks.update_(mine, 1.0 - 1.0 / count)
+        for i, grad in enumerate(mine):
+            self.warm[i] = self.warm[i] or grad is not None
+
+    def finish_average(self, options: Options) -> None:
+        self.blocks.invert_(options.damping, relative=options.relative_damping, debias=True)
+        self.failures.record(self.blocks.failures())
+
+    # --- what is kept -------------------------------------------------------------------------
+
+    def _natural_shape(self, layer: Layer) -> tuple[int, ...]:
+        """The shape of the blocks within the parameter: (O, I) for convolutions."""
+        weight = layer.weight
+        if weight.numel() == weight.shape[0] * self.blocks.block_size:
+            return (weight.shape[0],)
+        return tuple(weight.shape[:2])
+
+    def export(self) -> dict[Tensor, dict[str, Any]]:
+        state = self.blocks.state_dict()
+        exported = {}
+        for i, layer in enumerate(self.layers):
+            shape = self._natural_shape(layer)
+            entry = self._export_counts(i) | {"momentum_buffer": self.momenta[i].clone()}
+            for name, values in state.items():
+                entry[name] = values[i].reshape(*shape, *values[i].shape[1:])
+            if self.target_norms is not None:
+                entry["target_norm"] = self.target_norms[i].clone()
+            exported[layer.weight] = entry
+        return exported
+
+    def check(self, saved: dict[Tensor, dict[str, Any]]) -> None:
+        for layer in self.layers:
+            if layer.weight not in saved:
+                continue
+            shape = self._natural_shape(layer)
+            triangle = (*shape, self.blocks.layout.triangle)
+            wanted = {
+                "momentum_buffer": tuple(layer.weight.shape),
+                "stats": triangle,
+                "weights": shape,
+                "inverse": triangle,
+            }
+            if self.target_norms is not None:
+                wanted["target_norm"] = ()
+            check_entry(layer.name, saved[layer.weight], wanted)
+
+    def load(self, saved: dict[Tensor, dict[str, Any]]) -> None:
+        state = self.blocks.state_dict()
+        for i, layer in enumerate(self.layers):
+            entry = saved.get(layer.weight)
+            if entry is None:
+                continue
+            self._load_counts(i, entry)
+            self.momenta[i].copy_(entry["momentum_buffer"])
+            for name, values in state.items():
+                values[i] = entry[name].reshape(values[i].shape)
+            if self.target_norms is not None:
+                self.target_norms[i] = entry["target_norm"]
+        self.blocks.load_state_dict(state)
+
+    @property
+    def state_bytes(self) -> int:
+        return self.blocks.state_bytes + sum(m.numel() * m.element_size() for m in self.momenta)
+
+    @property
+    def block_count(self) -> int:
+        return len(self.blocks)

@@ -1,0 +1,397 @@
+"""Layers whose rows share one large matrix, or have one each: torch's own GEMM and LAPACK.
+
+A layer is seen as ``matrices`` groups of ``rows`` rows; every group has its own preconditioner. A
+row of ``columns`` numbers (the weight's, then the bias) is cut into ``pieces`` of ``width``, each
+with a matrix of its own; the last piece is padded with zeros, which change nothing: their
+statistics are zero and so is their momentum. Layers of the same form are kept in one tensor
+
+    [layers, matrices, rows, pieces * width]
+
+so that a step is a handful of batched operations whatever the number of layers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import mbf_kernels as mk
+
+from .engine import Cohort, Curvature, Engine, Options, check_dense, check_entry, sample_betas
+from .layers import Layer
+
+_EPSILON = 1e-8
+_LEAST_RELATIVE_DAMPING = 1e-30
+
+
+def _cut(count: int, at_most: int) -> tuple[int, int]:
+    """Equal pieces of at most so many; the last one may be shorter. How many, and their width."""
+    width = math.ceil(count / math.ceil(count / at_most))
+    return math.ceil(count / width), width
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a layer is seen as rows."""
+
+    matrices: int
+    rows: int
+    columns: int
+    pieces: int
+    width: int
+    bias: bool
+
+    @staticmethod
+    def of(layer: Layer, kind: str, max_block: int | None) -> Form:
+        weight, bias = layer.weight, layer.bias is not None
+        if layer.family == "conv":
+            volume = layer.kernel_volume
+            if kind == "average":  # one matrix for all kernels of the layer
+                return Form(1, weight.numel() // volume, volume, 1, volume, False)
+            inputs, rows = weight.shape[1], weight.shape[0] // layer.groups
+            if layer.transposed:
+                inputs, rows = weight.shape[0] // layer.groups, weight.shape[1]
+            at_most = inputs if max_block is None else max(1, max_block // volume)
+            pieces, channels = _cut(inputs, at_most)
+            return Form(layer.groups, rows, inputs * volume, pieces, channels * volume, False)
+        columns = weight.shape[1] + bias
+        pieces, width = _cut(columns, max_block or columns)
+        outputs = weight.shape[0]
+        if kind == "row":
+            return Form(outputs, 1, columns, pieces, width, bias)
+        return Form(1, outputs, columns, pieces, width, bias)
+
+    @property
+    def natural(self) -> tuple[int, int, int]:
+        """Shape of a layer's numbers as rows."""
+        return (self.matrices, self.rows, self.pieces * self.width)
+
+    @property
+    def square(self) -> tuple[int, int, int, int]:
+        """Shape of a layer's preconditioners."""
+        return (self.matrices, self.pieces, self.width, self.width)
+
+
+def _split(tensor: Tensor, dim: int, *sizes: int) -> Tensor:
+    """One dimension as several; a view."""
+    return tensor.view(*tensor.shape[:dim], *sizes, *tensor.shape[dim + 1 :])
+
+
+def _as_weight(rows: Tensor, layer: Layer, form: Form) -> Tensor:
+    """The numbers of the weight within a layer's rows, as a view that :func:`_matching` fits."""
+    weight = layer.weight
+    used = form.columns - form.bias
+    kernel = weight.shape[2:]
+    if layer.family != "conv":
+        return rows.reshape(weight.shape[0], -1)[:, :used]
+    if form.rows * form.matrices == weight.numel() // layer.kernel_volume:
+        return rows.view(weight.shape)  # a row per kernel
+    numbers = rows[..., :used]
+    if not layer.transposed:
+        return _split(numbers.flatten(0, 1), 1, weight.shape[1], *kernel)
+    # [groups, outputs, inputs, *kernel] to [groups, inputs, outputs, *kernel]
+    return _split(numbers, 2, form.columns // layer.kernel_volume, *kernel).transpose(1, 2)
+
+
+def _matching(tensor: Tensor, layer: Layer, form: Form) -> Tensor:
+    """A tensor of the shape of a weight or bias in the shape of its place in rows; a view."""
+    if layer.transposed and form.rows * form.matrices != tensor.shape[0] * tensor.shape[1]:
+        return _split(tensor, 0, layer.groups, tensor.shape[0] // layer.groups)
+    return tensor
+
+
+# A parameter, its place within some rows (a view), and its layer.
+Views = list[tuple[Tensor, Tensor, Layer]]
+
+
+class DenseEngine(Engine):
+    """Shared (`average`, `filter`) and wide per-row (`row`) preconditioners."""
+
+    def __init__(self, layers: Sequence[Layer], kind: str, form: Form, graft: bool) -> None:
+        super().__init__(layers, kind)
+        self.form = form
+        # Where these layers come in the order in which whole layers take turns, and how many do.
+        self.turns = (0, len(self.layers))
+        double = self.dtype == torch.float64
+        self.stats_dtype = torch.float64 if double else torch.float32
+        count = len(self.layers)
+        self.momenta = self._zeros(count, *form.natural)
+        self.directions = self._zeros(count, *form.natural)
+        self.stats = self._zeros(count, *form.square)
+        identity = torch.eye(form.width, dtype=self.stats_dtype, device=self.device)
+        self.inverse = identity.expand(self.stats.shape).clone()
+        # The average that beta and 1 - beta make of ones: statistics over it have no bias.
+        self.weights = torch.zeros(count, dtype=torch.float64, device=self.device)
+        self.second_moment = self._zeros(count, *form.natural) if graft else None
+        self.target_norms = self._zeros(count) if graft else None
+        self.info = torch.zeros(self.stats.shape[:3], dtype=torch.int32, device=self.device)
+        self._make_views()
+
+    def _make_views(self) -> None:
+        everything = slice(0, len(self.layers))
+        self._momentum_views = self._views(self.momenta, everything)
+        self._direction_views = self._views(self.directions, everything)
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = dict(self.__dict__)
+        del kept["_momentum_views"], kept["_direction_views"]
+        return kept
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        # Pickled one by one, views would no longer be views.
+        self.__dict__.update(kept)
+        self._make_views()
+
+    def _zeros(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=self.stats_dtype, device=self.device)
+
+    def _views(self, natural: Tensor, part: slice) -> Views:
+        """The parts of a tensor of rows that belong to each parameter."""
+        views = []
+        for layer, rows in zip(self.layers[part], natural, strict=True):
+            views.append((layer.weight, _as_weight(rows, layer, self.form), layer))
+            if layer.bias is not None:
+                views.append((layer.bias, rows[..., self.form.columns - 1].flatten(), layer))
+        return views
+
+    def _views_of(self, views: Views, part: slice) -> Views:
+        """Those of some layers among the views of all."""
+        each = 2 if self.form.bias else 1
+        return views[each * part.start : each * part.stop]
+
+    # --- stepping -----------------------------------------------------------------------------
+
+    def step(self, options: Options, curvature: Curvature | None) -> None:
+        self._check_still_there(self.layers[0].weight, self.layers[0].name)
+        grads = {}
+        for layer in self.layers:
+            for param in layer.parameters:
+                if param.grad is not None:
+                    check_dense(layer.name, param.grad)
+                    grads[param] = param.grad
+        present = [any(p in grads for p in layer.parameters) for layer in self.layers]
+        for cohort in self._cohorts(present):
+            for part in self._slices(cohort.chosen):
+                self._step_part(part, cohort, grads, options, curvature)
+
+    def _slices(self, chosen: Sequence[int] | None) -> list[slice]:
+        if chosen is None:
+            return [slice(0, len(self.layers))]
+        return [slice(i, i + 1) for i in chosen]
+
+    def _step_part(
+        self,
+        part: slice,
+        cohort: Cohort,
+        grads: dict[Tensor, Tensor],
+        options: Options,
+        curvature: Curvature | None,
+    ) -> None:
+        due = options.schedule(cohort.warm).due(cohort.k)
+        sign = -1.0 if options.maximize else 1.0
+        self.momenta[part].mul_(options.momentum)
+        self._add(self._views_of(self._momentum_views, part), grads, sign)
+
+        for some in self._due_slices(due.update, part):
+            if curvature is None:
+                self._update(some, grads, options.beta)
+            else:
+                for sample, beta in zip(
+                    curvature, sample_betas(options.beta, len(curvature)), strict=True
+                ):
+                    self._update(some, grads | sample, beta)
+        if due.norms:
+            self._refresh_target_norms(part, options.momentum_correction(cohort.k))
+        for some in self._due_slices(due.invert, part):
+            self._invert(some, options)
+        if due.invert is True or (due.invert and cohort.k % options.inverse_every == 0):
+            self.failures.record(self.info.ne(0).sum())
+
+        self._precondition(part)
+        self._move(part, grads, options)
+
+    def _due_slices(self, due: bool | tuple[int, int], part: slice) -> list[slice]:
+        """The layers of ``part`` that are due; one of n parts takes whole layers in turn."""
+        if isinstance(due, bool):
+            return [part] if due else []
+        index, count = due
+        first, turns = self.turns
+        return [
+            slice(i, i + 1)
+            for i in range(part.start, part.stop)
+            if (first + i) * count // turns == index
+        ]
+
+    def _add(self, views: Views, tensors: dict[Tensor, Tensor], alpha: float) -> None:
+        """Adds ``alpha`` times the tensors of parameters to their places in rows."""
+        found = [(view, tensors[p], layer) for p, view, layer in views if p in tensors]
+        if found:
+            torch._foreach_add_(
+                [view for view, _, _ in found],
+                [_matching(tensor, layer, self.form) for _, tensor, layer in found],
+                alpha=alpha,
+            )
+
+    def _move(self, part: slice, grads: dict[Tensor, Tensor], options: Options) -> None:
+        views = self._views_of(self._direction_views, part)
+        moving = [(p.detach(), view, layer) for p, view, layer in views if p in grads]
+        if options.weight_decay:
+            decay = 1.0 - options.lr * options.weight_decay
+            torch._foreach_mul_([param for param, _, _ in moving], decay)
+        torch._foreach_add_(
+            [_matching(param, layer, self.form) for param, _, layer in moving],
+            [view for _, view, _ in moving],
+            alpha=-options.lr,
+        )
+
+    def _pieces(self, natural: Tensor) -> Tensor:
+        """``[l, matrices, rows, pieces * width]`` as ``[l * matrices * pieces, rows, width]``."""
+        form = self.form
+        cut = _split(natural, 3, form.pieces, form.width).transpose(2, 3)
+        return cut.reshape(-1, form.rows, form.width)
+
+    def _update(self, part: slice, grads: dict[Tensor, Tensor], beta: float) -> None:
+        """``G <- beta G + (1 - beta) / rows * sum over rows of D D^T``, and ``v`` likewise."""
+        rows = torch.zeros_like(self.momenta[part])
+        self._add(self._views(rows, part), grads, 1.0)
+        # A row that is not finite is left out of what the rows share.
+        rows = torch.where(rows.isfinite().all(dim=-1, keepdim=True), rows, 0.0)
+        pieces = self._pieces(rows)
+        share = (1.0 - beta) / self.form.rows
+        stats = self.stats[part].flatten(0, 2)
+        stats.baddbmm_(pieces.mT, pieces, beta=beta, alpha=share)
+        self.weights[part].mul_(beta).add_(1.0 - beta)
+        if self.second_moment is not None:
+            self.second_moment[part].mul_(beta).addcmul_(rows, rows, value=1.0 - beta)
+
+    def _debiased(self, values: Tensor, part: slice) -> Tensor:
+        weights = self.weights[part]
+        weights = torch.where(weights > 0, weights, 1.0).to(values.dtype)
+        return values / weights.reshape(-1, *[1] * (values.dim() - 1))
+
+    def _refresh_target_norms(self, part: slice, momentum_correction: float) -> None:
+        if self.second_moment is None or self.target_norms is None:
+            return
+        root = self._debiased(self.second_moment[part], part).sqrt_().add_(_EPSILON)
+        steps = (momentum_correction * self.momenta[part] / root).clamp_(-1.0, 1.0)
+        self.target_norms[part] = torch.linalg.vector_norm(_finite(steps), dim=(1, 2, 3))
+
+    def _invert(self, part: slice, options: Options) -> None:
+        form = self.form
+        matrices = self._debiased(self.stats[part], part)
+        diagonal = matrices.diagonal(dim1=-2, dim2=-1)
+        if options.relative_damping:
+            # Padding adds nothing to the sum and does not count.
+            mean = diagonal.sum(dim=(1, 2, 3)) / (form.matrices * form.columns)
+            damping = (options.damping * mean).clamp_(min=_LEAST_RELATIVE_DAMPING)
+            diagonal.add_(damping.reshape(-1, 1, 1, 1))
+        else:
+            diagonal.add_(options.damping)
+        fresh, info = mk.spd_inverse(matrices)
+        self.inverse[part] = torch.where((info == 0)[..., None, None], fresh, self.inverse[part])
+        self.info[part] = info
+
+    def _precondition(self, part: slice) -> None:
+        """``P M`` of each row, rescaled to the target norm of its layer."""
+        form, directions = self.form, self.directions[part]
+        product = torch.bmm(self._pieces(self.momenta[part]), self.inverse[part].flatten(0, 2))
+        cut = _split(product, 0, -1, form.matrices, form.pieces).transpose(2, 3)
+        _split(directions, 3, form.pieces, form.width).copy_(cut)
+        if self.target_norms is not None:
+            norms = torch.linalg.vector_norm(
+                _finite(directions), dim=(1, 2, 3), dtype=torch.float64
+            )
+            scale = torch.where(norms > 0, self.target_norms[part] / norms, 0.0)
+            directions.mul_(scale.to(directions.dtype).reshape(-1, 1, 1, 1))
+
+    # --- statistics from other gradients ------------------------------------------------------
+
+    def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
+        for i, layer in enumerate(self.layers):
+            if all(p in grads for p in layer.parameters):
+                self._update(slice(i, i + 1), grads, 1.0 - 1.0 / count)
+                self.warm[i] = True
+
+    def finish_average(self, options: Options) -> None:
+        self._invert(slice(0, len(self.layers)), options)
+        self.failures.record(self.info.ne(0).sum())
+
+    # --- what is kept -------------------------------------------------------------------------
+
+    def export(self) -> dict[Tensor, dict[str, Any]]:
+        everything = slice(0, len(self.layers))
+        exported: dict[Tensor, dict[str, Any]] = {}
+        for param, view, _ in self._momentum_views:
+            exported[param] = {"momentum_buffer": view.reshape(param.shape).clone()}
+        if self.second_moment is not None:
+            for param, view, _ in self._views(self.second_moment, everything):
+                exported[param]["second_moment"] = view.reshape(param.shape).clone()
+        for i, layer in enumerate(self.layers):
+            for param in layer.parameters:
+                exported[param] |= self._export_counts(i)
+            exported[layer.weight] |= {
+                "stats": self.stats[i].clone(),
+                "weights": self.weights[i].clone(),
+                "inverse": self.inverse[i].clone(),
+            }
+            if self.target_norms is not None:
+                exported[layer.weight]["target_norm"] = self.target_norms[i].clone()
+        return exported
+
+    def check(self, saved: dict[Tensor, dict[str, Any]]) -> None:
+        for layer in self.layers:
+            if not any(p in saved for p in layer.parameters):
+                continue
+            for param in layer.parameters:
+                wanted: dict[str, tuple[int, ...]] = {"momentum_buffer": tuple(param.shape)}
+                if self.second_moment is not None:
+                    wanted["second_moment"] = tuple(param.shape)
+                if param is layer.weight:
+                    wanted |= {
+                        "stats": self.form.square,
+                        "weights": (),
+                        "inverse": self.form.square,
+                    }
+                    if self.target_norms is not None:
+                        wanted["target_norm"] = ()
+                check_entry(layer.name, saved.get(param), wanted)
+
+    def load(self, saved: dict[Tensor, dict[str, Any]]) -> None:
+        for i, layer in enumerate(self.layers):
+            entry = saved.get(layer.weight)
+            if entry is None:
+                continue
+            part = slice(i, i + 1)
+            self._load_counts(i, entry)
+            self._fill(self._views_of(self._momentum_views, part), saved, "momentum_buffer")
+            if self.second_moment is not None and self.target_norms is not None:
+                squares = self._views(self.second_moment[part], part)
+                self._fill(squares, saved, "second_moment")
+                self.target_norms[i] = entry["target_norm"]
+            self.stats[i] = entry["stats"]
+            self.weights[i] = entry["weights"]
+            self.inverse[i] = entry["inverse"]
+
+    def _fill(self, views: Views, saved: dict[Tensor, dict[str, Any]], key: str) -> None:
+        for param, view, layer in views:
+            view.copy_(_matching(saved[param][key], layer, self.form))
+
+    @property
+    def state_bytes(self) -> int:
+        kept = [self.momenta, self.directions, self.stats, self.inverse, self.weights, self.info]
+        kept += [t for t in (self.second_moment, self.target_norms) if t is not None]
+        return sum(t.numel() * t.element_size() for t in kept)
+
+    @property
+    def block_count(self) -> int:
+        return len(self.layers) * self.form.matrices * self.form.pieces
+
+
+def _finite(values: Tensor) -> Tensor:
+    """Zeros for what is not finite: it must not reach other rows through a norm."""
+    return torch.where(values.isfinite(), values, 0.0)

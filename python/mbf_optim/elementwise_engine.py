@@ -1,0 +1,152 @@
+"""Adam's direction, number by number: norm layers, embeddings, scalars.
+
+With ``m`` the bias-corrected average of gradients, ``m_hat / (sqrt(v_hat) + 1e-8)`` is Adam's own
+step, and torch's fused Adam serves it. The bare algorithm takes the heavy-ball momentum instead,
+which is the same direction times ``(1 - mu^k) / (1 - mu)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .engine import Cohort, Curvature, Engine, Options, check_dense, check_entry
+from .layers import Layer
+
+_EPSILON = 1e-8
+
+
+class ElementwiseEngine(Engine):
+    """``v`` is updated at every step; nothing here depends on the schedule."""
+
+    def __init__(self, layers: Sequence[Layer], kind: str) -> None:
+        super().__init__(layers, kind)
+        self.params = [layer.weight for layer in self.layers]
+        short = self.dtype in (torch.bfloat16, torch.float16)
+        self.state_dtype = torch.float32 if short else self.dtype
+
+        def zeros(param: Tensor) -> Tensor:
+            like = param.detach()
+            return torch.zeros_like(like, dtype=self.state_dtype)
+
+        self.averages = [zeros(p) for p in self.params]
+        self.squares = [zeros(p) for p in self.params]
+        self._k = torch.zeros((), dtype=torch.float32, device=self.device)
+
+    def step(self, options: Options, curvature: Curvature | None) -> None:
+        self._check_still_there(self.params[0], self.layers[0].name)
+        grads = [p.grad for p in self.params]
+        for cohort in self._cohorts([grad is not None for grad in grads]):
+            indices = cohort.chosen if cohort.chosen is not None else range(len(self.params))
+            mine: list[Tensor] = []
+            for i in indices:
+                grad = grads[i]
+                assert grad is not None  # cohorts are of layers that have one
+                check_dense(self.layers[i].name, grad)
+                mine.append(grad)
+            lists = [
+                [tensors[i] for i in indices]
+                for tensors in (self.params, self.averages, self.squares)
+            ]
+            if self._fusable(lists[0], mine):
+                self._fused(cohort, options, mine, lists)
+            else:
+                self._plain(cohort, options, mine, lists)
+
+    def _fusable(self, params: list[Tensor], grads: list[Tensor]) -> bool:
+        """torch's fused kernel takes tensors of one dtype and one memory order."""
+        return self.state_dtype == self.dtype and all(
+            grad.dtype == self.dtype and param.is_contiguous() and grad.is_contiguous()
+            for param, grad in zip(params, grads, strict=True)
+        )
+
+    @staticmethod
+    def _rate(cohort: Cohort, options: Options) -> float:
+        if options.graft:
+            return options.lr
+        return options.lr / options.momentum_correction(cohort.k)
+
+    def _fused(
+        self, cohort: Cohort, options: Options, grads: list[Tensor], lists: list[list[Tensor]]
+    ) -> None:
+        params, averages, squares = lists
+        rate = self._rate(cohort, options)
+        self._k.fill_(cohort.k)
+        torch._fused_adamw_(
+            params,
+            grads,
+            averages,
+            squares,
+            [],
+            [self._k] * len(params),
+            lr=rate,
+            beta1=options.momentum,
+            beta2=options.beta,
+            weight_decay=options.weight_decay * options.lr / rate if rate else 0.0,
+            eps=_EPSILON,
+            amsgrad=False,
+            maximize=options.maximize,
+        )
+
+    def _plain(
+        self, cohort: Cohort, options: Options, grads: list[Tensor], lists: list[list[Tensor]]
+    ) -> None:
+        params, averages, squares = lists
+        mu, beta = options.momentum, options.beta
+        sign = -1.0 if options.maximize else 1.0
+        rate = self._rate(cohort, options) / (1.0 - mu**cohort.k)
+        root_scale = (1.0 - beta**cohort.k) ** 0.5 or 1.0
+        for param, grad, average, square in zip(params, grads, averages, squares, strict=True):
+            wide = sign * grad.to(self.state_dtype)
+            average.lerp_(wide, 1.0 - mu)
+            square.mul_(beta).addcmul_(wide, wide, value=1.0 - beta)
+            root = (square.sqrt() / root_scale).add_(_EPSILON)
+            w = param.to(self.state_dtype)
+            moved = w * (1.0 - options.lr * options.weight_decay) - rate * (average / root)
+            param.copy_(moved)
+
+    # A warm start is for blocks with a matrix: these start from zero, corrected for it.
+
+    def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
+        pass
+
+    def finish_average(self, options: Options) -> None:
+        pass
+
+    def statistics_due(self, options: Options) -> bool:
+        return False
+
+    # --- what is kept -------------------------------------------------------------------------
+
+    def export(self) -> dict[Tensor, dict[str, Any]]:
+        return {
+            param: self._export_counts(i)
+            | {"exp_avg": self.averages[i].clone(), "exp_avg_sq": self.squares[i].clone()}
+            for i, param in enumerate(self.params)
+        }
+
+    def check(self, saved: dict[Tensor, dict[str, Any]]) -> None:
+        for layer in self.layers:
+            if layer.weight in saved:
+                shape = tuple(layer.weight.shape)
+                wanted = {"exp_avg": shape, "exp_avg_sq": shape}
+                check_entry(layer.name, saved[layer.weight], wanted)
+
+    def load(self, saved: dict[Tensor, dict[str, Any]]) -> None:
+        for i, param in enumerate(self.params):
+            entry = saved.get(param)
+            if entry is not None:
+                self._load_counts(i, entry)
+                self.averages[i].copy_(entry["exp_avg"])
+                self.squares[i].copy_(entry["exp_avg_sq"])
+
+    @property
+    def state_bytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in (*self.averages, *self.squares))
+
+    @property
+    def block_count(self) -> int:
+        return sum(p.numel() for p in self.params)

@@ -1,0 +1,198 @@
+"""What the three ways of stepping have in common.
+
+An engine holds the state of some layers of one parameter group and steps all of them at once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .layers import Layer
+from .schedule import Schedule
+
+# Gradients to take statistics from instead of the step's own: one dict by parameter per sample.
+Curvature = list[dict[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The numbers of one step of one parameter group."""
+
+    lr: float
+    momentum: float
+    beta: float
+    damping: float
+    relative_damping: bool
+    weight_decay: float
+    maximize: bool
+    graft: bool
+    stats_every: int
+    inverse_every: int
+    early_refresh: bool
+    stagger: bool
+
+    def schedule(self, warm: bool) -> Schedule:
+        early = self.early_refresh and not warm
+        return Schedule(self.stats_every, self.inverse_every, early, self.stagger)
+
+    def momentum_correction(self, k: int) -> float:
+        """What makes the heavy-ball momentum of step ``k`` an average without bias."""
+        return (1.0 - self.momentum) / (1.0 - self.momentum**k)
+
+
+def sample_betas(beta: float, samples: int) -> list[float]:
+    """Updates with these, one after the other, give all samples the weight ``(1 - beta) / n``."""
+    share = (1.0 - beta) / samples
+    return [
+        (1.0 - (samples - i) * share) / (1.0 - (samples - i - 1) * share) for i in range(samples)
+    ]
+
+
+@dataclass
+class FailureCount:
+    """How many blocks failed at recent refreshes, without waiting for the device in a step."""
+
+    refreshes: int = 0
+    _last: Tensor | None = None
+    _before: Tensor | None = None
+
+    def record(self, failed: Tensor) -> None:
+        self.refreshes += 1
+        host = failed
+        if failed.device.type == "cuda":
+            # By the time anybody looks, many steps later, the copy is there.
+            host = torch.empty((), dtype=failed.dtype, pin_memory=True)
+            host.copy_(failed, non_blocking=True)
+        self._before, self._last = self._last, host
+
+    def now(self) -> int:
+        """Failed blocks at the last refresh."""
+        return 0 if self._last is None else int(self._last)
+
+    def persistent(self) -> int:
+        """Failed blocks at the refresh before the last one, if some failed at both."""
+        if self._before is None or self._last is None or int(self._before) == 0:
+            return 0
+        return int(self._last)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Layers that are at the same step ``k``; ``chosen`` is None when that is all of them."""
+
+    k: int
+    warm: bool
+    chosen: tuple[int, ...] | None
+
+
+class Engine(ABC):
+    """The state of some layers and how they step."""
+
+    def __init__(self, layers: Sequence[Layer], kind: str) -> None:
+        self.layers = list(layers)
+        self.kind = kind
+        self.steps = [0] * len(self.layers)
+        self.warm = [False] * len(self.layers)
+        self.failures = FailureCount()
+        first = self.layers[0].weight
+        self.dtype, self.device = first.dtype, first.device
+
+    # --- stepping -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def step(self, options: Options, curvature: Curvature | None) -> None:
+        """One step of every layer that has a gradient."""
+
+    @abstractmethod
+    def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
+        """Makes ``grads`` the ``count``-th sample of a plain average: the warm start."""
+
+    @abstractmethod
+    def finish_average(self, options: Options) -> None:
+        """Inverses from the average."""
+
+    def statistics_due(self, options: Options) -> bool:
+        """The next step takes statistics of some layer."""
+        return any(
+            options.schedule(warm).statistics_step(k + 1)
+            for k, warm in set(zip(self.steps, self.warm, strict=True))
+        )
+
+    def _cohorts(self, present: Sequence[bool]) -> Iterator[Cohort]:
+        """Counts the step of every layer that is present; usually they all go together."""
+        whole = all(present)
+        groups: dict[tuple[int, bool], list[int]] = {}
+        for i, here in enumerate(present):
+            if here:
+                self.steps[i] += 1
+                groups.setdefault((self.steps[i], self.warm[i]), []).append(i)
+        for (k, warm), chosen in groups.items():
+            alone = whole and len(groups) == 1
+            yield Cohort(k, warm, None if alone else tuple(chosen))
+
+    def _check_still_there(self, param: Tensor, name: str) -> None:
+        if param.dtype != self.dtype or param.device != self.device:
+            raise RuntimeError(
+                f"{name}: the optimizer's state is {self.dtype} on {self.device}, but the "
+                f"parameter is now {param.dtype} on {param.device}; move or cast the model before "
+                "the first step, or make a new optimizer and load the state into it"
+            )
+
+    # --- what is kept -------------------------------------------------------------------------
+
+    @abstractmethod
+    def export(self) -> dict[Tensor, dict[str, Any]]:
+        """The state of every parameter in natural form, for a checkpoint."""
+
+    @abstractmethod
+    def check(self, saved: dict[Tensor, dict[str, Any]]) -> None:
+        """Raises if :meth:`load` could not take this."""
+
+    @abstractmethod
+    def load(self, saved: dict[Tensor, dict[str, Any]]) -> None:
+        """Takes over what :meth:`export` gave, in this engine's dtypes and on its device."""
+
+    @property
+    @abstractmethod
+    def state_bytes(self) -> int:
+        """Bytes of all tensors kept."""
+
+    @property
+    @abstractmethod
+    def block_count(self) -> int:
+        """Blocks, that is preconditioning matrices or numbers, of all layers."""
+
+    def _export_counts(self, i: int) -> dict[str, Any]:
+        return {"step": self.steps[i], "warm_started": self.warm[i]}
+
+    def _load_counts(self, i: int, entry: dict[str, Any]) -> None:
+        self.steps[i] = int(entry["step"])
+        self.warm[i] = bool(entry["warm_started"])
+
+
+def check_entry(
+    name: str, saved: dict[str, Any] | None, wanted: dict[str, tuple[int, ...]]
+) -> None:
+    """One parameter's saved state has these tensors of these shapes."""
+    for key, shape in wanted.items():
+        if saved is None or key not in saved:
+            have = sorted(saved) if saved else "nothing"
+            raise ValueError(f"state of {name}: expected {sorted(wanted)}, got {have}")
+        if tuple(saved[key].shape) != shape:
+            raise ValueError(
+                f"state of {name}: expected {key!r} of shape {shape}, got {tuple(saved[key].shape)}"
+            )
+
+
+def check_dense(name: str, grad: Tensor) -> None:
+    if grad.layout != torch.strided:
+        raise TypeError(
+            f"{name}: expected a dense gradient, got layout {grad.layout}; "
+            "MBF has no sparse form (for an embedding, set sparse=False)"
+        )

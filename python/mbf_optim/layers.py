@@ -1,0 +1,181 @@
+"""Which parameters belong together, and what kind of blocks they are cut into.
+
+A module tells everything: which bias belongs to which weight, which layers normalise, which
+convolutions are grouped or transposed. Names tell most of it, bare tensors only their shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+CONV_KINDS = ("kernel", "average", "filter")
+FC_KINDS = ("average", "row")
+
+# Layers whose parameters take Adam's direction. _NormBase is every batch and instance norm.
+ADAM_MODULES = (
+    _NormBase,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.RMSNorm,
+    nn.LocalResponseNorm,
+    nn.Embedding,
+    nn.EmbeddingBag,
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A weight with its joined bias, or a single parameter.
+
+    ``family`` says what the weight is: ``conv`` or ``linear``, of which the options choose the
+    kind, or ``diagonal`` or ``adam``, which are kinds themselves.
+    """
+
+    name: str
+    family: str
+    weight: Tensor
+    bias: Tensor | None = None
+    groups: int = 1
+    transposed: bool = False
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        return (self.weight,) if self.bias is None else (self.weight, self.bias)
+
+    @property
+    def kernel_volume(self) -> int:
+        """Numbers in one kernel of a convolution weight."""
+        return self.weight[0, 0].numel()
+
+    def kind(self, conv: str, fc: str) -> str:
+        return {"conv": conv, "linear": fc}.get(self.family, self.family)
+
+
+def _by_shape(name: str, tensor: Tensor) -> Layer:
+    """What the shape alone tells."""
+    if tensor.numel() <= 1 or tensor.dim() == 0:
+        return Layer(name, "adam", tensor)
+    if tensor.dim() == 1:
+        return Layer(name, "diagonal", tensor)
+    return Layer(name, "linear" if tensor.dim() == 2 else "conv", tensor)
+
+
+def layers_of_tensors(tensors: Iterable[Tensor], first: int = 0) -> list[Layer]:
+    """Bare tensors: no bias is joined and a norm layer cannot be told from any other vector."""
+    return [_by_shape(f"parameter {first + i}", tensor) for i, tensor in enumerate(tensors)]
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+def _joined_bias(local: str) -> str | None:
+    """The name, beside a weight of this name, of the bias that belongs to it."""
+    if local == "weight":
+        return "bias"
+    if local == "in_proj_weight":
+        return "in_proj_bias"
+    for part in ("weight_ih", "weight_hh"):
+        if local.startswith(part):
+            return local.replace("weight", "bias", 1)
+    return None
+
+
+def layers_of_names(named: Sequence[tuple[str, Tensor]]) -> list[Layer]:
+    """By the names torch's modules give: joined biases, norm layers, embeddings.
+
+    A vector called ``weight`` belongs to a norm layer, and so does the bias beside it; a matrix
+    with ``emb`` in its name is an embedding. Grouped and transposed convolutions look like plain
+    ones.
+    """
+    by_name = dict(named)
+    taken: set[str] = set()
+    layers = []
+    for name, tensor in named:
+        if name in taken:
+            continue
+        prefix, _, local = name.rpartition(".")
+        joined = _joined_bias(local)
+        bias_name = f"{prefix}.{joined}" if prefix else joined
+        bias = by_name.get(bias_name) if bias_name else None
+        if local == "weight" and tensor.dim() == 1:
+            layers.append(Layer(name, "adam", tensor))
+            if bias is not None and bias_name is not None:
+                layers.append(Layer(bias_name, "adam", bias))
+                taken.add(bias_name)
+        elif tensor.dim() == 2 and "emb" in name.lower():
+            layers.append(Layer(name, "adam", tensor))
+        elif tensor.dim() == 2 and bias is not None and bias_name is not None:
+            layers.append(Layer(name, "linear", tensor, bias))
+            taken.add(bias_name)
+        elif local == "bias" and tensor.dim() == 1:
+            weight = by_name.get(f"{prefix}.weight" if prefix else "weight")
+            if weight is not None and weight.dim() <= 2:
+                continue  # joined, or part of a norm layer: it comes with its weight
+            layers.append(Layer(name, "diagonal", tensor))
+        else:
+            layers.append(_by_shape(name, tensor))
+    covered = {id(p) for layer in layers for p in layer.parameters}
+    layers += [_by_shape(name, tensor) for name, tensor in named if id(tensor) not in covered]
+    return layers
+
+
+# --- modules ----------------------------------------------------------------------------------
+
+
+def _linear_weights(module: nn.Module, own: dict[str, Tensor]) -> list[tuple[str, str | None]]:
+    """(weight, joined bias) of what a module multiplies with like a Linear."""
+    if isinstance(module, nn.Linear):
+        pairs = [("weight", "bias")]
+    elif isinstance(module, nn.MultiheadAttention):
+        pairs = [("in_proj_weight", "in_proj_bias")]
+        pairs += [(f"{x}_proj_weight", "") for x in "qkv"]
+    elif isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
+        pairs = [(w, _joined_bias(w) or "") for w in own if w.startswith("weight_")]
+    else:
+        return []
+    return [(w, b if b in own else None) for w, b in pairs if w in own]
+
+
+def _layers_of_one(prefix: str, module: nn.Module, own: dict[str, Tensor]) -> Iterator[Layer]:
+    """The layers of the parameters ``own`` that a module holds itself."""
+    rest = dict(own)
+    if isinstance(module, ADAM_MODULES):
+        for local in list(rest):
+            yield Layer(prefix + local, "adam", rest.pop(local))
+    if isinstance(module, _ConvNd):
+        weight, bias = rest.pop("weight", None), rest.pop("bias", None)
+        if weight is not None:
+            transposed = isinstance(module, _ConvTransposeNd)
+            yield Layer(
+                f"{prefix}weight", "conv", weight, groups=module.groups, transposed=transposed
+            )
+        if bias is not None:
+            yield Layer(f"{prefix}bias", "diagonal", bias)
+    if isinstance(module, nn.MultiheadAttention):
+        for local in ("bias_k", "bias_v"):
+            if local in rest:
+                yield Layer(prefix + local, "adam", rest.pop(local))
+    for weight_name, bias_name in _linear_weights(module, rest):
+        bias = rest.pop(bias_name) if bias_name else None
+        yield Layer(prefix + weight_name, "linear", rest.pop(weight_name), bias)
+    for local, tensor in rest.items():
+        yield _by_shape(prefix + local, tensor)
+
+
+def layers_of_module(module: nn.Module) -> list[Layer]:
+    """Every parameter once; of tied ones the first place counts."""
+    seen: set[int] = set()
+    layers: list[Layer] = []
+    for prefix, part in module.named_modules():
+        own = {}
+        for local, tensor in part.named_parameters(recurse=False):
+            if id(tensor) not in seen:
+                seen.add(id(tensor))
+                own[local] = tensor
+        layers += _layers_of_one(f"{prefix}." if prefix else "", part, own)
+    return layers

@@ -1,0 +1,548 @@
+"""The optimizer: which parameter is which block, when to refresh, and torch's contract."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mbf_kernels.layout import MAX_SMALL_BLOCK
+
+from .block_engine import BlockEngine
+from .dense_engine import DenseEngine, Form
+from .elementwise_engine import ElementwiseEngine
+from .engine import Curvature, Engine, Options
+from .layers import (
+    Layer,
+    layers_of_module,
+    layers_of_names,
+    layers_of_tensors,
+)
+from .options import check_options
+from .per_sample import per_sample_gradients
+from .warm_start import average_gradients
+
+# What a step reads anew each time; the rest of the options shapes the state.
+_CHOICES = ("conv", "fc", "max_block", "inverse_dtype", "graft")
+
+
+class MBF(torch.optim.Optimizer):
+    r"""Mini-Block Fisher: every convolution kernel, or row of weights, has its own curvature.
+
+    Replaces Adam by one line; with ``graft="adam"`` Adam's learning rate carries over:
+
+    >>> import torch
+    >>> from mbf_optim import MBF
+    >>> model = torch.nn.Sequential(
+    ...     torch.nn.Conv2d(1, 4, 3), torch.nn.Flatten(), torch.nn.Linear(144, 10)
+    ... )
+    >>> opt = MBF(model, lr=1e-3, graft="adam")
+    >>> loss = model(torch.ones(2, 1, 8, 8)).square().mean()
+    >>> loss.backward()
+    >>> opt.step()
+    >>> opt.diagnostics()["blocks"]
+    {'kernel': 4, 'average': 1, 'diagonal': 4}
+
+    Args:
+        params: a module, its ``named_parameters()``, its ``parameters()``, or parameter groups
+            whose ``"params"`` are any of these. A module tells which bias belongs to which weight
+            and which layers normalise; names tell nearly the same; bare tensors are sorted by shape
+            alone (a bias is then a vector with a diagonal preconditioner of its own).
+        lr: learning rate; may be a tensor.
+        momentum: heavy-ball momentum ``M <- momentum M + D``.
+        beta: decay of the statistics ``G <- beta G + (1 - beta) D D^T``.
+        damping: added to the diagonal of ``G`` before inversion; None is 3e-3, or 0.3 with
+            ``graft``.
+        weight_decay: decoupled, as in AdamW.
+        stats_every: steps between updates of the statistics.
+        inverse_every: steps between refreshes of the inverses.
+        conv: ``"kernel"``, one block per convolution kernel; ``"average"``, one matrix of that
+            size per layer; ``"filter"``, one per layer over whole filters, the strongest on
+            convolutional networks and the most costly.
+        fc: ``"average"``, one matrix shared by all rows of a layer; ``"row"``, one per row.
+        max_block: cuts the rows of ``average``, ``row`` and ``filter`` layers into pieces of at
+            most so many columns, each with a matrix of its own (whole input channels for
+            ``filter``).
+        fisher: whose gradients the statistics are made of: ``"empirical"``, those of the steps;
+            ``"true"``, those of labels sampled from the model (see :meth:`curvature`);
+            ``"exact"``, those of single samples (see :meth:`sample_curvature`).
+        early_refresh: refresh more often during the first steps; ignored after a warm start.
+        inverse_dtype: ``torch.bfloat16`` halves the memory traffic of kernel blocks.
+        graft: ``"adam"`` rescales each layer's step to the size Adam's would have: the
+            recommended start, since nothing but Adam's learning rate needs to be set.
+        damping_scale: ``"absolute"``, or ``"layer"``: in units of the layer's mean diagonal of
+            ``G``. None is ``"layer"`` with ``graft`` and ``"absolute"`` without.
+        stagger: spread statistics and refreshes evenly over the steps, a part of the blocks at a
+            time, so that no step is much slower than the others.
+        maximize: ascend instead.
+        on_failure: ``"warn"`` once, ``"raise"`` or ``"ignore"``, when blocks fail to be inverted
+            at two refreshes in a row. A failed block keeps its last inverse.
+
+    State is made at the first step, so a model may be moved or cast until then.
+    """
+
+    def __init__(
+        self,
+        params: nn.Module | Iterable[Any],
+        lr: float | Tensor = 1e-4,
+        momentum: float = 0.9,
+        beta: float = 0.9,
+        damping: float | None = None,
+        weight_decay: float = 0.0,
+        stats_every: int = 10,
+        inverse_every: int = 100,
+        conv: str = "kernel",
+        fc: str = "average",
+        max_block: int | None = None,
+        fisher: str = "empirical",
+        early_refresh: bool = True,
+        inverse_dtype: torch.dtype = torch.float32,
+        graft: str | None = None,
+        *,
+        damping_scale: str | None = None,
+        stagger: bool = False,
+        maximize: bool = False,
+        on_failure: str = "warn",
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "beta": beta,
+            "damping": damping,
+            "weight_decay": weight_decay,
+            "stats_every": stats_every,
+            "inverse_every": inverse_every,
+            "conv": conv,
+            "fc": fc,
+            "max_block": max_block,
+            "early_refresh": early_refresh,
+            "inverse_dtype": inverse_dtype,
+            "graft": graft,
+            "damping_scale": damping_scale,
+            "stagger": stagger,
+            "maximize": maximize,
+        }
+        check_options(defaults)
+        if fisher not in ("empirical", "true", "exact"):
+            raise ValueError(f"fisher: expected 'empirical', 'true' or 'exact', got {fisher!r}")
+        if on_failure not in ("warn", "raise", "ignore"):
+            raise ValueError(
+                f"on_failure: expected 'warn', 'raise' or 'ignore', got {on_failure!r}"
+            )
+        self.fisher = fisher
+        self.on_failure = on_failure
+        self._layers: list[list[Layer]] = []  # of each parameter group
+        self._engines: list[list[Engine]] = []  # the same, once made
+        self._curvature: Curvature | None = None
+        self._saved: dict[Tensor, dict[str, Any]] = {}  # loaded before the engines were made
+        self._warned = False
+        super().__init__(_as_groups(params), defaults)
+
+    # --- parameters and their layers ----------------------------------------------------------
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group; its ``"params"`` may be a module, named parameters, or tensors."""
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group: expected a dict, got {type(param_group).__name__}")
+        count = sum(len(group["params"]) for group in self.param_groups)
+        layers, params = _read_params(param_group, count)
+        # torch wants names for all groups or for none.
+        named = self.param_groups and "param_names" in self.param_groups[0]
+        if self.param_groups:
+            names = {id(p): layer.name for layer in layers for p in layer.parameters}
+            tensors = [p[1] if isinstance(p, tuple) else p for p in params]
+            params = [(names[id(p)], p) for p in tensors] if named else tensors
+        group = {**param_group, "params": params}
+        check_options({**self.defaults, **group})
+        for layer in layers:
+            for param in layer.parameters:
+                _check_parameter(layer.name, param)
+        super().add_param_group(group)
+        self._layers.append(layers)
+
+    def _ensure_engines(self) -> None:
+        """Makes the state of groups that have none yet."""
+        new = range(len(self._engines), len(self._layers))
+        for i in new:
+            self._engines.append(_make_engines(self._layers[i], self.param_groups[i]))
+        if not new:
+            return
+        dense = [e for engines in self._engines for e in engines if isinstance(e, DenseEngine)]
+        turns = sum(len(engine.layers) for engine in dense)
+        first = 0
+        for member in dense:
+            member.turns = (first, turns)
+            first += len(member.layers)
+        if self._saved:
+            for engines in self._engines:
+                for engine in engines:
+                    engine.load(self._saved)
+            self._saved = {}
+
+    # --- stepping -----------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step; parameters without a gradient are left alone."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._ensure_engines()
+        curvature = self._take_curvature()
+        for group, engines in zip(self.param_groups, self._engines, strict=True):
+            options = self._options(group)
+            for engine in engines:
+                engine.step(options, curvature)
+        if self.on_failure != "ignore":
+            self._report_failures()
+        return loss
+
+    def _options(self, group: dict[str, Any]) -> Options:
+        graft = group["graft"] is not None
+        damping, scale = group["damping"], group["damping_scale"]
+        if damping is None:
+            damping = 0.3 if graft else 3e-3
+        relative = graft if scale is None else scale == "layer"
+        return Options(
+            lr=float(group["lr"]),
+            momentum=group["momentum"],
+            beta=group["beta"],
+            damping=damping,
+            relative_damping=relative,
+            weight_decay=group["weight_decay"],
+            maximize=group["maximize"],
+            graft=graft,
+            stats_every=group["stats_every"],
+            inverse_every=group["inverse_every"],
+            early_refresh=group["early_refresh"],
+            # Statistics from other gradients come for all blocks at once.
+            stagger=group["stagger"] and self.fisher == "empirical",
+        )
+
+    def _report_failures(self) -> None:
+        if self._warned:
+            return
+        failed = {
+            engine.kind: engine.failures.persistent()
+            for engines in self._engines
+            for engine in engines
+            if engine.failures.persistent()
+        }
+        if not failed:
+            return
+        self._warned = True
+        text = (
+            f"blocks that could not be inverted at two refreshes in a row, by kind: {failed}; they "
+            "keep their last inverse. A larger damping usually helps"
+        )
+        if self.on_failure == "raise":
+            raise RuntimeError(text)
+        warnings.warn(f"MBF: {text}", RuntimeWarning, stacklevel=4)
+
+    # --- statistics from other gradients ------------------------------------------------------
+
+    @property
+    def wants_curvature(self) -> bool:
+        """The next step takes statistics from gradients that must be given before it."""
+        if self.fisher == "empirical":
+            return False
+        self._ensure_engines()
+        return any(
+            engine.statistics_due(self._options(group))
+            for group, engines in zip(self.param_groups, self._engines, strict=True)
+            for engine in engines
+        )
+
+    @contextmanager
+    def curvature(self, scale: float = 1.0) -> Iterator[None]:
+        """Gradients made inside become the next statistics; those of the step are kept.
+
+        For ``fisher="true"``, with labels sampled from the model's own distribution::
+
+            loss_fn(logits, labels).backward(retain_graph=opt.wants_curvature)
+            if opt.wants_curvature:
+                sampled = torch.distributions.Categorical(logits=logits).sample()
+                with opt.curvature():
+                    loss_fn(logits, sampled).backward()
+            opt.step()
+
+        Args:
+            scale: what the loss was multiplied by, such as ``GradScaler.get_scale()``.
+        """
+        if self.fisher != "true":
+            raise RuntimeError(f"curvature() is for fisher='true'; this one is {self.fisher!r}")
+        params = [p for group in self.param_groups for p in group["params"]]
+        kept = [p.grad for p in params]
+        for p in params:
+            p.grad = None
+        try:
+            yield
+            sample = {
+                p: p.grad / scale if scale != 1.0 else p.grad for p in params if p.grad is not None
+            }
+            self._curvature = [sample]
+        finally:
+            for p, grad in zip(params, kept, strict=True):
+                p.grad = grad
+
+    def sample_curvature(
+        self,
+        model: nn.Module,
+        loss_fn: Callable[[Any, Any], Tensor],
+        inputs: Any,
+        targets: Any,
+    ) -> None:
+        """The gradients of single samples become the next statistics: for ``fisher="exact"``.
+
+        ``G`` then averages ``D D^T`` over samples, as in the generic algorithm, instead of taking
+        that of the mean gradient. Every parameter of every sample is in memory at once: for small
+        models and research. ::
+
+            if opt.wants_curvature:
+                opt.sample_curvature(model, loss_fn, inputs, targets)
+            opt.step()
+        """
+        if self.fisher != "exact":
+            raise RuntimeError(
+                f"sample_curvature() is for fisher='exact'; this one is {self.fisher!r}"
+            )
+        self._curvature = per_sample_gradients(model, loss_fn, inputs, targets)
+
+    def _take_curvature(self) -> Curvature | None:
+        if self.fisher == "empirical":
+            return None
+        if self._curvature is None and self.wants_curvature:
+            how = {
+                "true": "with opt.curvature(): loss_fn(logits, sampled).backward()",
+                "exact": "opt.sample_curvature(model, loss_fn, inputs, targets)",
+            }[self.fisher]
+            raise RuntimeError(
+                f"fisher={self.fisher!r} needs gradients for the statistics of this step: "
+                f"if opt.wants_curvature: {how}"
+            )
+        taken, self._curvature = self._curvature, None
+        return taken if taken is not None else []
+
+    def warm_start(
+        self,
+        model: nn.Module,
+        loss_fn: Callable[[Any, Any], Tensor],
+        batches: Iterable[Any],
+        *,
+        progress: bool = True,
+    ) -> int:
+        """Statistics from one pass over the data, before the first step.
+
+        ``G`` becomes the average of ``D D^T`` over the batches and ``P`` its inverse. Parameters,
+        gradients, buffers (running statistics of batch norm among them) and the states of random
+        number generators are as before afterwards.
+
+        Args:
+            batches: any iterable of ``(inputs, targets)``; the loss is
+                ``loss_fn(model(inputs), targets)``. Inputs that are a tuple or a dict become
+                arguments of the model. Tensors are moved to the model's device.
+            progress: show a progress bar.
+
+        Ctrl-C ends the pass early: what was averaged until then counts.
+
+        Returns:
+            the number of batches averaged.
+        """
+        self._ensure_engines()
+        engines = [engine for engines in self._engines for engine in engines]
+        params = [p for group in self.param_groups for p in group["params"]]
+
+        def take(grads: dict[Tensor, Tensor], count: int) -> None:
+            for engine in engines:
+                engine.average(grads, count)
+
+        count = average_gradients(model, loss_fn, batches, params, take, progress)
+        if count:
+            with torch.no_grad():
+                for group, own in zip(self.param_groups, self._engines, strict=True):
+                    for engine in own:
+                        engine.finish_average(self._options(group))
+        return count
+
+    # --- looking inside -----------------------------------------------------------------------
+
+    def diagnostics(self) -> dict[str, Any]:
+        """Counts and figures: for people, not for every step (it waits for the device)."""
+        self._ensure_engines()
+        engines = [engine for engines in self._engines for engine in engines]
+        blocks: dict[str, int] = {}
+        failed: dict[str, int] = {}
+        for engine in engines:
+            blocks[engine.kind] = blocks.get(engine.kind, 0) + engine.block_count
+            failed[engine.kind] = failed.get(engine.kind, 0) + engine.failures.now()
+        return {
+            "blocks": blocks,
+            "failed_blocks": sum(failed.values()),
+            "failed_by_kind": {kind: count for kind, count in failed.items() if count},
+            "refreshes": max((engine.failures.refreshes for engine in engines), default=0),
+            "steps": max((k for engine in engines for k in engine.steps), default=0),
+            "state_bytes": sum(engine.state_bytes for engine in engines),
+        }
+
+    # --- saving and loading -------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of any torch optimizer; a parameter's state in natural order, no trace of tiles."""
+        live = self.state
+        exported: dict[Tensor, dict[str, Any]] = dict(self._saved)
+        for engines in self._engines:
+            for engine in engines:
+                exported |= engine.export()
+        try:
+            self.state = exported  # type: ignore[assignment]
+            return super().state_dict()
+        finally:
+            self.state = live
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over a state in this optimizer's own dtypes; statistics keep their precision.
+
+        torch would cast every tensor to the parameter's dtype, so it gets the groups only and the
+        state goes to the engines directly.
+        """
+        taken: dict[Tensor, dict[str, Any]] = {}
+
+        def take(_: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+            taken.update(self._by_parameter(state))
+            self._ensure_engines()
+            for engines in self._engines:
+                for engine in engines:
+                    engine.check(taken)
+            return {**state, "state": {}}
+
+        def give(_: torch.optim.Optimizer) -> None:
+            for engines in self._engines:
+                for engine in engines:
+                    engine.load(taken)
+
+        # Last of those before, first of those after: other hooks see what they would expect.
+        before = self.register_load_state_dict_pre_hook(take)
+        after = self.register_load_state_dict_post_hook(give, prepend=True)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            before.remove()
+            after.remove()
+
+    def _by_parameter(self, state_dict: dict[str, Any]) -> dict[Tensor, dict[str, Any]]:
+        saved_groups, groups = state_dict["param_groups"], self.param_groups
+        sizes = [len(group["params"]) for group in groups]
+        saved_sizes = [len(group["params"]) for group in saved_groups]
+        if sizes != saved_sizes:
+            raise ValueError(
+                f"state_dict: expected parameter groups of {sizes} tensors, got {saved_sizes}"
+            )
+        for i, (group, saved) in enumerate(zip(groups, saved_groups, strict=True)):
+            for name in _CHOICES:
+                if name != "inverse_dtype" and name in saved and saved[name] != group[name]:
+                    raise ValueError(
+                        f"state_dict: group {i} was saved with {name}={saved[name]!r}, this "
+                        f"optimizer has {name}={group[name]!r}"
+                    )
+        ids = [p for group in saved_groups for p in group["params"]]
+        params = [p for group in groups for p in group["params"]]
+        state = state_dict["state"]
+        return {p: state[i] for i, p in zip(ids, params, strict=True) if i in state}
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = ("fisher", "on_failure", "_layers", "_engines", "_curvature", "_saved", "_warned")
+        return {**super().__getstate__(), **{name: self.__dict__[name] for name in own}}
+
+
+# --- constructor forms ------------------------------------------------------------------------
+
+
+def _as_groups(params: Any) -> list[dict[str, Any]]:
+    """Any form the constructor takes, as a list of groups for :func:`_read_params`."""
+    if isinstance(params, Tensor):
+        raise TypeError("params: expected a module or an iterable of parameters, got one tensor")
+    if isinstance(params, nn.Module):
+        return [{"params": params}]
+    entries = list(params)
+    if not entries:
+        raise ValueError("params: got an empty list of parameters")
+    if isinstance(entries[0], dict):
+        return entries
+    return [{"params": entries}]
+
+
+def _read_params(given: dict[str, Any], count: int) -> tuple[list[Layer], list[Any]]:
+    """The layers of a group, and its parameters in the order they came, named if they can be."""
+    if "params" not in given:
+        raise ValueError(f"param_group: expected a key 'params', got {sorted(given)}")
+    params = given["params"]
+    if isinstance(params, nn.Module):
+        return layers_of_module(params), list(params.named_parameters())
+    entries: list[Any] = [params] if isinstance(params, Tensor) else list(params)
+    if entries and all(isinstance(entry, tuple) for entry in entries):
+        return layers_of_names(entries), entries
+    for entry in entries:
+        if not isinstance(entry, Tensor):
+            raise TypeError(
+                "params: expected tensors, (name, tensor) pairs or a module, got "
+                f"{type(entry).__name__}"
+            )
+    return layers_of_tensors(entries, count), entries
+
+
+def _check_parameter(name: str, param: Tensor) -> None:
+    if param.is_complex():
+        raise TypeError(
+            f"{name}: expected a real parameter, got {param.dtype}; MBF has no complex form"
+        )
+    allowed = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+    if param.dtype not in allowed:
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
+        raise TypeError(f"{name}: expected one of {names}, got {param.dtype}")
+    if param.layout != torch.strided:
+        raise TypeError(f"{name}: expected a dense parameter, got layout {param.layout}")
+
+
+def _make_engines(layers: Iterable[Layer], group: dict[str, Any]) -> list[Engine]:
+    """Layers that can step together share an engine."""
+    graft = group["graft"] is not None
+    # Keyed by kind, block size or form (None: number by number), dtype and device.
+    together: dict[tuple[str, int | Form | None, torch.dtype, torch.device], list[Layer]] = {}
+    for layer in layers:
+        if layer.weight.numel() == 0:
+            continue
+        kind = layer.kind(group["conv"], group["fc"])
+        shape = _block_shape(layer, kind, group["max_block"], graft)
+        key = (kind, shape, layer.weight.dtype, layer.weight.device)
+        together.setdefault(key, []).append(layer)
+    engines: list[Engine] = []
+    for (kind, shape, _, _), members in together.items():
+        if shape is None:
+            engines.append(ElementwiseEngine(members, kind))
+        elif isinstance(shape, int):
+            engines.append(BlockEngine(members, kind, shape, group["inverse_dtype"], graft))
+        else:
+            engines.append(DenseEngine(members, kind, shape, graft))
+    return engines
+
+
+def _block_shape(layer: Layer, kind: str, max_block: int | None, graft: bool) -> int | Form | None:
+    """The size of a layer's small blocks, or its form as rows; None if it has no blocks."""
+    if kind == "adam" or (kind == "diagonal" and graft):
+        return None
+    if kind == "diagonal":
+        return 1
+    if kind == "kernel":
+        volume = layer.kernel_volume
+        if volume <= MAX_SMALL_BLOCK:
+            return volume
+        kernels = layer.weight.numel() // volume  # beyond the small-block kernels
+        return Form(kernels, 1, volume, 1, volume, False)
+    form = Form.of(layer, kind, max_block)
+    contiguous_rows = kind == "row" and not form.bias and form.pieces == 1
+    return form.width if contiguous_rows and form.width <= MAX_SMALL_BLOCK else form

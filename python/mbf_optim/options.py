@@ -1,0 +1,56 @@
+"""What the options of a parameter group may be."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .layers import CONV_KINDS, FC_KINDS
+
+
+def _check_number(name: str, value: object, low: float, high: float, wanted: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
+    if not (low <= value < high):
+        raise ValueError(f"{name}: expected {wanted}, got {value}")
+
+
+def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def _check_count(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}: expected an int, got {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"{name}: expected 1 or more, got {value}")
+
+
+def check_options(options: dict[str, Any]) -> None:
+    """Raises for the first option that cannot be."""
+    lr = options["lr"]
+    if isinstance(lr, Tensor):
+        if lr.numel() != 1:
+            raise ValueError(f"lr: expected a tensor with one value, got {lr.numel()}")
+    else:
+        _check_number("lr", lr, 0.0, math.inf, "a finite number >= 0")
+    for name in ("momentum", "beta"):
+        _check_number(name, options[name], 0.0, 1.0, "a number in [0, 1)")
+    if options["damping"] is not None:
+        _check_number("damping", options["damping"], 0.0, math.inf, "a finite number >= 0")
+    _check_number("weight_decay", options["weight_decay"], 0.0, math.inf, "a finite number >= 0")
+    for name in ("stats_every", "inverse_every"):
+        _check_count(name, options[name])
+    if options["max_block"] is not None:
+        _check_count("max_block", options["max_block"])
+    _check_choice("conv", options["conv"], CONV_KINDS)
+    _check_choice("fc", options["fc"], FC_KINDS)
+    _check_choice("graft", options["graft"], (None, "adam"))
+    _check_choice("damping_scale", options["damping_scale"], (None, "absolute", "layer"))
+    _check_choice("inverse_dtype", options["inverse_dtype"], (torch.float32, torch.bfloat16))
+    for name in ("early_refresh", "stagger", "maximize"):
+        _check_choice(name, options[name], (True, False))
