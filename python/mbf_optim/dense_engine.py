@@ -279,7 +279,7 @@ class DenseEngine(Engine):
             return
         root = self._debiased(self.second_moment[part], part).sqrt_().add_(_EPSILON)
         steps = (momentum_correction * self.momenta[part] / root).clamp_(-1.0, 1.0)
-        self.target_norms[part] = torch.linalg.vector_norm(_finite(steps), dim=(1, 2, 3))
+        self.target_norms[part] = _norms(steps)
 
     def _invert(self, part: slice, options: Options) -> None:
         form = self.form
@@ -299,15 +299,18 @@ class DenseEngine(Engine):
     def _precondition(self, part: slice) -> None:
         """``P M`` of each row, rescaled to the target norm of its layer."""
         form, directions = self.form, self.directions[part]
-        product = torch.bmm(self._pieces(self.momenta[part]), self.inverse[part].flatten(0, 2))
-        cut = _split(product, 0, -1, form.matrices, form.pieces).transpose(2, 3)
-        _split(directions, 3, form.pieces, form.width).copy_(cut)
+        momenta, inverse = self.momenta[part], self.inverse[part].flatten(0, 2)
+        if form.pieces == 1:
+            shape = (-1, form.rows, form.width)
+            torch.bmm(momenta.view(shape), inverse, out=directions.view(shape))
+        else:
+            product = torch.bmm(self._pieces(momenta), inverse)
+            cut = _split(product, 0, -1, form.matrices, form.pieces).transpose(2, 3)
+            _split(directions, 3, form.pieces, form.width).copy_(cut)
         if self.target_norms is not None:
-            norms = torch.linalg.vector_norm(
-                _finite(directions), dim=(1, 2, 3), dtype=torch.float64
-            )
-            scale = torch.where(norms > 0, self.target_norms[part] / norms, 0.0)
-            directions.mul_(scale.to(directions.dtype).reshape(-1, 1, 1, 1))
+            scale = self.target_norms[part] / _norms(directions)
+            # A direction of zero has no norm to rescale.
+            directions.mul_(scale.nan_to_num_(0.0, 0.0).view(-1, 1, 1, 1))
 
     # --- statistics from other gradients ------------------------------------------------------
 
@@ -392,6 +395,7 @@ class DenseEngine(Engine):
         return len(self.layers) * self.form.matrices * self.form.pieces
 
 
-def _finite(values: Tensor) -> Tensor:
-    """Zeros for what is not finite: it must not reach other rows through a norm."""
-    return torch.where(values.isfinite(), values, 0.0)
+def _norms(values: Tensor) -> Tensor:
+    """Of each layer, over its finite rows: a bad row must not reach the others through it."""
+    rows = torch.linalg.vector_norm(values, dim=3)
+    return torch.linalg.vector_norm(rows.nan_to_num_(0.0, 0.0), dim=(1, 2))

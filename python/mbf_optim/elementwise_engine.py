@@ -38,19 +38,13 @@ class ElementwiseEngine(Engine):
 
     def step(self, options: Options, curvature: Curvature | None) -> None:
         self._check_still_there(self.params[0], self.layers[0].name)
-        grads = [p.grad for p in self.params]
+        grads: list[Any] = [p.grad for p in self.params]
         for cohort in self._cohorts([grad is not None for grad in grads]):
-            indices = cohort.chosen if cohort.chosen is not None else range(len(self.params))
-            mine: list[Tensor] = []
-            for i in indices:
-                grad = grads[i]
-                assert grad is not None  # cohorts are of layers that have one
-                check_dense(self.layers[i].name, grad)
-                mine.append(grad)
-            lists = [
-                [tensors[i] for i in indices]
-                for tensors in (self.params, self.averages, self.squares)
-            ]
+            lists = [self.params, self.averages, self.squares]
+            mine = grads
+            if cohort.chosen is not None:
+                lists = [[tensors[i] for i in cohort.chosen] for tensors in lists]
+                mine = [grads[i] for i in cohort.chosen]
             if self._fusable(lists[0], mine):
                 self._fused(cohort, options, mine, lists)
             else:
@@ -58,8 +52,13 @@ class ElementwiseEngine(Engine):
 
     def _fusable(self, params: list[Tensor], grads: list[Tensor]) -> bool:
         """torch's fused kernel takes tensors of one dtype and one memory order."""
-        return self.state_dtype == self.dtype and all(
-            grad.dtype == self.dtype and param.is_contiguous() and grad.is_contiguous()
+        dtype, dense = self.dtype, torch.strided
+        if any(grad.layout is not dense for grad in grads):
+            for layer in self.layers:
+                if layer.weight.grad is not None:
+                    check_dense(layer.name, layer.weight.grad)
+        return self.state_dtype == dtype and all(
+            grad.dtype == dtype and param.is_contiguous() and grad.is_contiguous()
             for param, grad in zip(params, grads, strict=True)
         )
 

@@ -126,15 +126,19 @@ class Engine(ABC):
 
     def _cohorts(self, present: Sequence[bool]) -> Iterator[Cohort]:
         """Counts the step of every layer that is present; usually they all go together."""
+        k, warm, count = self.steps[0], self.warm[0], len(self.layers)
         whole = all(present)
+        if whole and self.steps.count(k) == count and self.warm.count(warm) == count:
+            self.steps = [k + 1] * count
+            yield Cohort(k + 1, warm, None)
+            return
         groups: dict[tuple[int, bool], list[int]] = {}
         for i, here in enumerate(present):
             if here:
                 self.steps[i] += 1
                 groups.setdefault((self.steps[i], self.warm[i]), []).append(i)
         for (k, warm), chosen in groups.items():
-            alone = whole and len(groups) == 1
-            yield Cohort(k, warm, None if alone else tuple(chosen))
+            yield Cohort(k, warm, tuple(chosen))
 
     def _check_still_there(self, param: Tensor, name: str) -> None:
         if param.dtype != self.dtype or param.device != self.device:
