@@ -45,7 +45,7 @@ class MBF(torch.optim.Optimizer):
     >>> loss.backward()
     >>> opt.step()
     >>> opt.diagnostics()["blocks"]
-    {'kernel': 4, 'average': 1, 'diagonal': 4}
+    {'kernel': 4, 'diagonal': 4, 'average': 1}
 
     Args:
         params: a module, its ``named_parameters()``, its ``parameters()``, or parameter groups
