@@ -22,8 +22,9 @@ from torch import Tensor
 
 import mbf_kernels as mk
 
-from .engine import Cohort, Curvature, Engine, Options, check_dense, check_entry, sample_betas
+from .engine import Curvature, Engine, Options, check_dense, check_entry, sample_betas
 from .layers import Layer
+from .schedule import Due
 
 _EPSILON = 1e-8
 _LEAST_RELATIVE_DAMPING = 1e-30
@@ -176,8 +177,11 @@ class DenseEngine(Engine):
                     grads[param] = param.grad
         present = [any(p in grads for p in layer.parameters) for layer in self.layers]
         for cohort in self._cohorts(present):
+            due = options.schedule(cohort.warm).due(cohort.k)
             for part in self._slices(cohort.chosen):
-                self._step_part(part, cohort, grads, options, curvature)
+                self._step_part(part, cohort.k, due, grads, options, curvature)
+            if due.invert is True or (due.invert and cohort.k % options.inverse_every == 0):
+                self.failures.record(self.info.ne(0).sum())
 
     def _slices(self, chosen: Sequence[int] | None) -> list[slice]:
         if chosen is None:
@@ -187,12 +191,12 @@ class DenseEngine(Engine):
     def _step_part(
         self,
         part: slice,
-        cohort: Cohort,
+        k: int,
+        due: Due,
         grads: dict[Tensor, Tensor],
         options: Options,
         curvature: Curvature | None,
     ) -> None:
-        due = options.schedule(cohort.warm).due(cohort.k)
         sign = -1.0 if options.maximize else 1.0
         self.momenta[part].mul_(options.momentum)
         self._add(self._views_of(self._momentum_views, part), grads, sign)
@@ -206,12 +210,9 @@ class DenseEngine(Engine):
                 ):
                     self._update(some, grads | sample, beta)
         if due.norms:
-            self._refresh_target_norms(part, options.momentum_correction(cohort.k))
+            self._refresh_target_norms(part, options.momentum_correction(k))
         for some in self._due_slices(due.invert, part):
             self._invert(some, options)
-        if due.invert is True or (due.invert and cohort.k % options.inverse_every == 0):
-            self.failures.record(self.info.ne(0).sum())
-
         self._precondition(part)
         self._move(part, grads, options)
 
@@ -398,4 +399,5 @@ class DenseEngine(Engine):
 def _norms(values: Tensor) -> Tensor:
     """Of each layer, over its finite rows: a bad row must not reach the others through it."""
     rows = torch.linalg.vector_norm(values, dim=3)
-    return torch.linalg.vector_norm(rows.nan_to_num_(0.0, 0.0), dim=(1, 2))
+    norms: Tensor = torch.linalg.vector_norm(rows.nan_to_num_(0.0, 0.0), dim=(1, 2))
+    return norms
