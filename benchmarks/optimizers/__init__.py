@@ -1,0 +1,1 @@
+"""Whole optimizer steps on real parameter shapes: ``python -m benchmarks.optimizers --help``."""

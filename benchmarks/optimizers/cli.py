@@ -1,0 +1,184 @@
+"""The command line: ``python -m benchmarks.optimizers``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from mbf_kernels._extension import EXTENSION, WHY_MISSING
+
+from ..micro import machine
+from ..micro.report import print_targets
+from ..micro.targets import Target
+from . import plots, report
+from .contenders import MBF_BARE, Contender, everyone
+from .networks import NETWORKS
+from .overhead import python_overhead
+from .results import Results
+from .runner import NetworkRun, Plan
+from .scale_free import scale_free_ratio
+from .targets import targets
+
+PLANS = {
+    "quick": Plan(seconds=1.5, patience=6.0, cycles=2, steps=60, rounds=5),
+    "default": Plan(seconds=8.0, patience=30.0, cycles=3, steps=300),
+    "full": Plan(seconds=40.0, patience=900.0, cycles=5, steps=500),
+}
+PRESETS = {
+    "quick": ("resnet32", "autoencoder-curves"),
+    "default": ("resnet32", "vgg16-conv", "autoencoder-curves"),
+    "full": tuple(NETWORKS),
+}
+
+
+def _networks(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    names = tuple(NETWORKS) if value == "all" else tuple(dict.fromkeys(value.split(",")))
+    for name in names:
+        if name not in NETWORKS:
+            raise click.BadParameter(
+                f"expected all, or some of {', '.join(NETWORKS)}, got {name!r}"
+            )
+    return names
+
+
+def _threads(_: click.Context, __: click.Parameter, value: int) -> int:
+    cores = os.cpu_count() or 1
+    if not 1 <= value <= cores:
+        raise click.BadParameter(f"expected 1 to {cores}, the cores of this machine, got {value}")
+    return value
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--quick", "preset", flag_value="quick", help="Under a minute: small networks.")
+@click.option(
+    "--full", "preset", flag_value="full", help="All networks, with patience for slow contenders."
+)
+@click.option(
+    "--networks",
+    callback=_networks,
+    help=f"Separated by commas, or all: {', '.join(NETWORKS)}.  "
+    f"[default: {','.join(PRESETS['default'])}]",
+)
+@click.option("--threads", type=int, default=1, show_default=True, callback=_threads)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("benchmark_results"),
+    show_default=True,
+    help="Folder for optimizers.json and optimizers.png.",
+)
+def main(
+    preset: str | None,
+    networks: tuple[str, ...] | None,
+    threads: int,
+    output: Path,
+) -> None:
+    """Time whole optimizer steps on the parameters of real networks.
+
+    Gradients are random and nothing flows through the networks: what is timed is step() alone.
+    MBF keeps its usual schedule, statistics every 10 steps and inverses every 100, from step 101
+    on. All contenders run in this process and in turns. Where two steps lead is first verified
+    against a float64 computation; a contender that is wrong gets no figure. Shampoo and SOAP
+    (pytorch_optimizer, with its defaults) take as many steps as there is time for, and are left
+    out where even a few would take too long. Ctrl-C prints what there is so far.
+    """
+    preset = preset or "default"
+    chosen = networks or PRESETS[preset]
+    torch.set_num_threads(threads)
+    console = Console() if sys.stdout.isatty() else Console(width=150)
+    results = Results(
+        machine.describe(torch.device("cpu")),
+        {"preset": preset, "networks": chosen, "threads": threads},
+    )
+    console.print(machine.headline(results.machine), highlight=False)
+    _warn(console, results)
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run keeps its figures too
+    start = time.perf_counter()
+    interrupted = _run(console, results, preset, chosen)
+    results.options["seconds"] = time.perf_counter() - start
+    results.options["interrupted"] = interrupted
+    found = targets(results)
+    report.print_results(console, results)
+    if preset != "quick":
+        print_targets(console, found)
+    _write(console, results, found, output)
+    seconds = results.options["seconds"]
+    console.print(f"{'Interrupted after' if interrupted else 'Took'} {seconds:.0f} s.")
+    if interrupted:
+        sys.exit(130)
+    if any(m.problem.startswith("wrong") for r in results.networks for m in r.measurements):
+        console.print("Some results were wrong; their rows say so.", style="red")
+        sys.exit(1)
+
+
+def _warn(console: Console, results: Results) -> None:
+    if EXTENSION is None:
+        text = f"No compiled kernels, ours is plain torch: {WHY_MISSING}"
+        console.print(text, style="yellow", markup=False)
+    load = results.machine["load_average_at_start"]
+    if load is not None and load > machine.QUIET_LOAD:
+        console.print(f"The machine is not quiet: load {load:.2f}.", style="yellow")
+
+
+def _run(console: Console, results: Results, preset: str, chosen: tuple[str, ...]) -> bool:
+    """Fills ``results``; True if Ctrl-C ended it early."""
+    progress = Progress(
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with progress:
+        task = progress.add_task("", total=len(chosen) + (preset != "quick"))
+
+        def announce(text: str) -> None:
+            progress.update(task, description=text)
+
+        try:
+            for name in chosen:
+                run = NetworkRun(NETWORKS[name], PLANS[preset], announce)
+                results.networks.append(run.result)
+                run.run(everyone())
+                progress.advance(task)
+                if not console.is_terminal:
+                    click.echo(f"{len(results.networks)}/{len(chosen)} {name}", err=True)
+            if preset != "quick":
+                _measure_parts(results, announce)
+        except KeyboardInterrupt:
+            return True
+    return False
+
+
+def _measure_parts(results: Results, announce: Callable[[str], None]) -> None:
+    announce("Python of a step")
+    ours = next(c for c in everyone() if isinstance(c, Contender) and c.name == MBF_BARE)
+    results.overhead_seconds = python_overhead(NETWORKS["resnet32"], ours)
+    announce("scale-free step against the bare one")
+    results.scale_free_ratio = scale_free_ratio()
+
+
+def _write(console: Console, results: Results, found: list[Target], output: Path) -> None:
+    written = [output / "optimizers.json"]
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        report.write_json(written[0], results, found)
+        if plots.write_plot(results, output / "optimizers.png"):
+            written.append(output / "optimizers.png")
+    except OSError as error:
+        raise click.ClickException(f"cannot write to {output}: {error}") from error
+    console.print("Written: " + ", ".join(map(str, written)), highlight=False, markup=False)

@@ -1,0 +1,253 @@
+"""Two steps of every optimizer whose rule we know, in float64 and in another way.
+
+After two updates the statistics of a kernel block have rank two, so ``(G + damping I)^-1 M`` needs
+no inverse of a block: the Woodbury identity leaves a 2 x 2 system. Shared blocks are solved by
+float64 Cholesky. Everything is refreshed at both steps, so no rule about later refreshes enters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+STEPS = 2
+MOMENTUM = 0.9
+BETA = 0.9
+ADAM_BETAS = (0.9, 0.999)
+EPS = 1e-8
+POWER_ITERATIONS = 20
+
+Pair = Sequence[Tensor]  # the gradients of one parameter at the two steps
+Gradients = Sequence[Sequence[Tensor]]  # of every step, one tensor per parameter
+
+
+@dataclass(frozen=True)
+class SgdRule:
+    """SGD with momentum."""
+
+    lr: float
+
+
+@dataclass(frozen=True)
+class AdamRule:
+    """Adam as torch defines it."""
+
+    lr: float
+
+
+@dataclass(frozen=True)
+class MbfRule:
+    """The settings of MBF that decide where two steps lead."""
+
+    lr: float
+    conv: str = "kernel"
+    graft: bool = False
+    max_block: int | None = None
+
+    @property
+    def damping(self) -> float:
+        """Relative to the mean diagonal of the layer with ``graft``, absolute without."""
+        return 0.3 if self.graft else 3e-3
+
+
+Rule = SgdRule | AdamRule | MbfRule
+
+
+@dataclass(frozen=True)
+class Expected:
+    """How far a parameter moves, and the size and worst condition number of its inverses, if any.
+
+    ``block_size`` is 0 where no inverse is kept.
+    """
+
+    moved: Tensor
+    block_size: int = 0
+    condition: float = 1.0
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What an optimizer remembers after a step: all gradients, decayed and bias corrected.
+
+    Args:
+        momentum: ``M``, the decayed sum.
+        mean: ``M_hat``, the same as a weighted mean.
+        factors: ``x``, one per gradient, such that ``G_hat`` is the sum of ``x x^T``.
+    """
+
+    momentum: Tensor
+    mean: Tensor
+    factors: tuple[Tensor, ...]
+
+    @property
+    def square(self) -> Tensor:
+        """``v_hat``, the diagonal of ``G_hat``."""
+        return torch.stack([x.square() for x in self.factors]).sum(0)
+
+    def sum_direction(self) -> Tensor:
+        """``M`` as it is."""
+        return self.momentum
+
+    def adam_direction(self) -> Tensor:
+        """``M_hat / (sqrt(v_hat) + eps)``."""
+        return self.mean / (self.square.sqrt() + EPS)
+
+
+def _moments(pair: Pair, momentum: float, beta: float) -> tuple[Moment, Moment]:
+    first, second = (gradient.double() for gradient in pair)
+    total = momentum * first + second
+    share = 1 / (1 + beta)
+    return (
+        Moment(first, first, (first,)),
+        Moment(
+            total,
+            total / (1 + momentum),
+            ((beta * share) ** 0.5 * first, share**0.5 * second),
+        ),
+    )
+
+
+def expected_moves(model: nn.Module, gradients: Gradients, rule: Rule) -> list[Expected]:
+    """Where two steps of an optimizer lead, for every parameter of ``model`` in order."""
+    if isinstance(rule, MbfRule):
+        return _mbf(model, gradients, rule)
+    moments = partial(_moments, momentum=ADAM_BETAS[0], beta=ADAM_BETAS[1])
+    direction: Callable[[Moment], Tensor] = Moment.adam_direction
+    if isinstance(rule, SgdRule):
+        moments = partial(_moments, momentum=MOMENTUM, beta=BETA)
+        direction = Moment.sum_direction
+    return [
+        _elementwise(moments(pair), rule.lr, direction) for pair in zip(*gradients, strict=True)
+    ]
+
+
+def _mbf(model: nn.Module, gradients: Gradients, rule: MbfRule) -> list[Expected]:
+    pairs: dict[Tensor, Pair] = dict(
+        zip(model.parameters(), zip(*gradients, strict=True), strict=True)
+    )
+    expected: dict[Tensor, Expected] = {}
+    for layer in model.modules():
+        own = list(layer.parameters(recurse=False))
+        if isinstance(layer, nn.Linear):
+            weight, bias = (pairs[p] for p in own)
+            rows = [torch.cat([w, b[:, None]], 1) for w, b in zip(weight, bias, strict=True)]
+            joined = _shared(rows, 1, rule)
+            parts = torch.split(joined.moved, [layer.in_features, 1], dim=1)
+            for p, moved in zip(own, parts, strict=True):
+                expected[p] = Expected(moved.reshape(p.shape), joined.block_size, joined.condition)
+        elif isinstance(layer, nn.Conv2d):
+            by_kernel = rule.conv == "kernel"
+            convolution = _kernels if by_kernel else _filters
+            expected[layer.weight] = convolution(pairs[layer.weight], rule)
+            for bias_parameter in own[1:]:
+                expected[bias_parameter] = _diagonal(pairs[bias_parameter], rule)
+        else:
+            for p in own:
+                expected[p] = _norm_layer(pairs[p], rule)
+    return [expected[p] for p in model.parameters()]
+
+
+def _elementwise(
+    moments: tuple[Moment, Moment], lr: float, direction: Callable[[Moment], Tensor]
+) -> Expected:
+    first, second = map(direction, moments)
+    return Expected(-lr * (first + second))
+
+
+def _norm_layer(pair: Pair, rule: MbfRule) -> Expected:
+    def bare(moment: Moment) -> Tensor:
+        return moment.momentum / (moment.square.sqrt() + EPS)
+
+    moments = _moments(pair, MOMENTUM, BETA)
+    return _elementwise(moments, rule.lr, Moment.adam_direction if rule.graft else bare)
+
+
+def _diagonal(pair: Pair, rule: MbfRule) -> Expected:
+    def bare(moment: Moment) -> Tensor:
+        return moment.momentum / (moment.square + rule.damping)
+
+    moments = _moments(pair, MOMENTUM, BETA)
+    if rule.graft:
+        return _elementwise(moments, rule.lr, Moment.adam_direction)
+    return replace(_elementwise(moments, rule.lr, bare), block_size=1)
+
+
+def _damping(moment: Moment, rule: MbfRule) -> float:
+    return rule.damping * float(moment.square.mean()) if rule.graft else rule.damping
+
+
+def _rescaled(direction: Tensor, moment: Moment, rule: MbfRule) -> Tensor:
+    if not rule.graft:
+        return direction
+    target = float(moment.adam_direction().clamp(-1, 1).norm())
+    return direction * (target / float(direction.norm()))
+
+
+def _kernels(pair: Pair, rule: MbfRule) -> Expected:
+    """A convolution weight ``(O, I, ...)`` with a block per kernel."""
+    shape = pair[0].shape
+    blocks = [gradient.reshape(shape[0] * shape[1], -1) for gradient in pair]
+    moved = torch.zeros_like(blocks[0], dtype=torch.float64)
+    condition = 1.0
+    for moment in _moments(blocks, MOMENTUM, BETA):
+        damping = _damping(moment, rule)
+        direction = _woodbury(torch.stack(moment.factors, dim=1), moment.momentum, damping)
+        moved -= rule.lr * _rescaled(direction, moment, rule)
+        condition = max(condition, 1 + float(moment.square.sum(1).max()) / damping)
+    return Expected(moved.reshape(shape), blocks[0].shape[1], condition)
+
+
+def _woodbury(factors: Tensor, momentum: Tensor, damping: float) -> Tensor:
+    """``(X^T X + damping I)^-1 M`` for factors X ``(N, r, d)`` and momentum M ``(N, d)``."""
+    small = factors @ factors.mT + damping * torch.eye(factors.shape[1], dtype=torch.float64)
+    inner: Tensor = torch.linalg.solve(small, factors @ momentum[..., None])
+    return (momentum - (factors.mT @ inner)[..., 0]) / damping
+
+
+def _filters(pair: Pair, rule: MbfRule) -> Expected:
+    """A convolution weight ``(O, I, ...)`` with rows of all its input channels."""
+    shape = pair[0].shape
+    expected = _shared([gradient.flatten(1) for gradient in pair], shape[2:].numel(), rule)
+    return Expected(expected.moved.reshape(shape), expected.block_size, expected.condition)
+
+
+def _shared(rows: Pair, unit: int, rule: MbfRule) -> Expected:
+    """Rows ``(O, C)`` with one block for all rows, cut between groups of ``unit`` columns."""
+    moved = torch.zeros_like(rows[0], dtype=torch.float64)
+    condition = 1.0
+    pieces = list(_pieces(moved.shape[1], unit, rule.max_block))
+    for moment in _moments(rows, MOMENTUM, BETA):
+        damping = _damping(moment, rule)
+        direction = torch.empty_like(moved)
+        for piece in pieces:
+            stacked = torch.cat([x[:, piece] for x in moment.factors])
+            stats = stacked.mT @ stacked / moved.shape[0]
+            condition = max(condition, 1 + _largest_eigenvalue(stats) / damping)
+            stats.diagonal().add_(damping)
+            factor = torch.linalg.cholesky(stats)
+            direction[:, piece] = torch.cholesky_solve(moment.momentum[:, piece].mT, factor).mT
+        moved -= rule.lr * _rescaled(direction, moment, rule)
+    widest = max(piece.stop - piece.start for piece in pieces)
+    return Expected(moved, widest, condition)
+
+
+def _pieces(columns: int, unit: int, max_block: int | None) -> Iterator[slice]:
+    """As few pieces of one width of at most ``max_block`` as it takes; the last may be narrower."""
+    units = columns // unit
+    most = units if max_block is None else max(1, max_block // unit)
+    width = math.ceil(units / math.ceil(units / most))
+    for start in range(0, units, width):
+        yield slice(start * unit, min(start + width, units) * unit)
+
+
+def _largest_eigenvalue(matrix: Tensor) -> float:
+    generator = torch.Generator().manual_seed(0)
+    vector = torch.randn(matrix.shape[0], dtype=matrix.dtype, generator=generator)
+    for _ in range(POWER_ITERATIONS):
+        vector = matrix @ (vector / vector.norm())
+    return float(vector.norm())

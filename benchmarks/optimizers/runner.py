@@ -1,0 +1,201 @@
+"""Runs one network: verifies its contenders, decides how many steps each can afford, times them."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ..micro.verify import Verdict
+from .contenders import Absent, Contender, Form, Role
+from .cycle import ALIKE
+from .gradients import GradientSets
+from .networks import Network, parameter_count
+from .reference import STEPS, Expected, Rule, expected_moves
+from .results import Measurement, NetworkResult
+from .state_bytes import state_bytes
+from .verify import check_moved, check_moved_at_all
+
+Announce = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long to measure a contender on one network.
+
+    Args:
+        seconds: spent on its timed steps and those before, as far as whole cycles allow.
+        patience: seconds it may take in the worst case; one that would take longer is left out.
+        cycles: most whole cycles of a contender with refreshes.
+        steps: most steps of a contender whose steps are alike.
+        rounds: turns in which the steps of everyone are taken.
+    """
+
+    seconds: float
+    patience: float
+    cycles: int
+    steps: int
+    rounds: int = 10
+
+
+class Entrant:
+    """A contender with its copy of the network and the steps it has taken."""
+
+    def __init__(
+        self, contender: Contender, form: Form, model: nn.Module, gradients: GradientSets
+    ) -> None:
+        self.contender = contender
+        self.form = form
+        self.model = copy.deepcopy(model)
+        self.parameters = list(self.model.parameters())
+        self.gradients = gradients
+        self.step = 0
+        self.due = 0  # timed steps still to be shared out over the rounds
+        self.samples: list[list[float]] = [[] for _ in range(len(form.cycle))]
+        with contender.environment():
+            self.optimizer: Optimizer = form.build(self.model)
+
+    def take(self, steps: int) -> float:
+        """Takes steps, times those after the warm-up, and returns the seconds of the last."""
+        seconds = 0.0
+        with self.contender.environment():
+            for _ in range(steps):
+                self.step += 1
+                self.gradients.give(self.parameters, self.step)
+                start = time.perf_counter()
+                self.optimizer.step()
+                seconds = time.perf_counter() - start
+                if self.step > self.form.cycle.warm_up:
+                    self.samples[self.form.cycle.place(self.step)].append(seconds)
+        return seconds
+
+    @property
+    def warm_up_left(self) -> int:
+        """Steps before the next one would be timed."""
+        return max(0, self.form.cycle.warm_up - self.step)
+
+    def allot(self, plan: Plan, step_seconds: float) -> int:
+        """Decides the steps to time; returns the number of whole cycles."""
+        length = len(self.form.cycle)
+        affordable = int((plan.seconds / step_seconds - self.warm_up_left) / length)
+        cycles = min(max(plan.cycles, plan.steps // length), affordable)
+        self.due = max(0, cycles) * length
+        return cycles
+
+
+class NetworkRun:
+    """The contenders on one network. ``result`` holds what there is at any time."""
+
+    def __init__(self, network: Network, plan: Plan, announce: Announce) -> None:
+        self.network = network
+        self.plan = plan
+        self.announce = announce
+        self.model = network.build()
+        self.result = NetworkResult(
+            network.name,
+            network.title,
+            parameter_count(self.model),
+            sum(1 for _ in self.model.parameters()),
+            torch.get_num_threads(),
+        )
+        self._gradients = GradientSets(self.model)
+        self._expected: dict[Rule, list[Expected]] = {}
+        self._entrants: list[tuple[Entrant, Verdict]] = []
+        self._problems: list[Measurement] = []
+
+    def run(self, contenders: Iterable[Contender | Absent]) -> None:
+        """Verifies and times; what was timed before an interruption is kept."""
+        try:
+            for contender in contenders:
+                self._admit(contender)
+            self._expected.clear()
+            self._time_in_turns()
+        finally:
+            self.result.measurements = [
+                *(_measurement(entrant, verdict) for entrant, verdict in self._entrants),
+                *self._problems,
+            ]
+
+    def _admit(self, contender: Contender | Absent) -> None:
+        self.announce(f"{self.network}: verifying {contender.name}")
+        if isinstance(contender, Absent):
+            reason = f"absent: {contender.reason}"
+            self._problems.append(Measurement(contender.name, Role.PEER, ALIKE, problem=reason))
+            return
+        try:
+            problem = self._prepare(contender)
+        except Exception as error:
+            lines = str(error).strip().splitlines()
+            problem = f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+        if problem:
+            self._problems.append(
+                Measurement(contender.name, contender.role, contender.form.cycle, problem=problem)
+            )
+
+    def _prepare(self, contender: Contender) -> str:
+        """Makes an entrant, or says why there is none."""
+        if contender.first_step is not None:
+            least = (STEPS + 1) * contender.first_step(self.model)
+            if least > self.plan.patience:
+                return f"not run: {STEPS + 1} steps are estimated at {least:.0f} s"
+        entrant = Entrant(contender, contender.form, self.model, self._gradients)
+        entrant.take(STEPS)
+        verdict = self._verdict(entrant)
+        if not verdict.ok:
+            return f"wrong result: {verdict}"
+        step_seconds = entrant.take(1)
+        cycles = entrant.allot(self.plan, step_seconds)
+        if cycles < 1 and contender.form.cycle.mean(entrant.samples) is None:
+            if contender.short is None:
+                whole = (entrant.warm_up_left + len(contender.form.cycle)) * step_seconds
+                return f"not run: a whole period is estimated at {whole:.0f} s"
+            del entrant
+            entrant = Entrant(contender, contender.short, self.model, self._gradients)
+            least = (entrant.warm_up_left + len(contender.short.cycle)) * step_seconds
+            if least > self.plan.patience:
+                return f"not run: the fewest steps are estimated at {least:.0f} s"
+            if entrant.allot(self.plan, step_seconds) < 1:
+                entrant.due = len(contender.short.cycle)
+        self._entrants.append((entrant, verdict))
+        return ""
+
+    def _verdict(self, entrant: Entrant) -> Verdict:
+        before = list(self.model.parameters())
+        rule = entrant.contender.rule
+        if rule is None:
+            return check_moved_at_all(before, entrant.parameters)
+        if rule not in self._expected:
+            gradients = [self._gradients.at(step) for step in range(1, STEPS + 1)]
+            self._expected[rule] = expected_moves(self.model, gradients, rule)
+        return check_moved(before, entrant.parameters, self._expected[rule], entrant.contender.bf16)
+
+    def _time_in_turns(self) -> None:
+        for entrant, _ in self._entrants:
+            self.announce(f"{self.network}: {entrant.contender.name} up to its steady state")
+            if entrant.due:
+                entrant.take(entrant.warm_up_left)
+        rounds = self.plan.rounds
+        for turn in range(rounds):
+            for entrant, _ in self._entrants:
+                self.announce(f"{self.network}: round {turn + 1}, {entrant.contender.name}")
+                done, due = turn * entrant.due // rounds, (turn + 1) * entrant.due // rounds
+                entrant.take(due - done)
+
+
+def _measurement(entrant: Entrant, verdict: Verdict) -> Measurement:
+    contender = entrant.contender
+    return Measurement(
+        contender.name,
+        contender.role,
+        entrant.form.cycle,
+        tuple(map(tuple, entrant.samples)),
+        entrant.form is not contender.form,
+        state_bytes(entrant.optimizer),
+        verdict.error,
+        verdict.tolerance,
+    )

@@ -1,0 +1,46 @@
+"""The scale-free step against the bare one, at kernel level and beyond the cache."""
+
+from __future__ import annotations
+
+import torch
+
+from ..micro.cases import streamed_blocks
+from ..micro.ours import mini_blocks
+from ..micro.problem import LR, MOMENTUM, Problem
+from ..micro.timing import CpuTimer, Entrant, Plan, round_robin
+from ..micro.verify import compare, inverse_tolerance
+
+BLOCK_SIZE = 9
+BLOCKS = streamed_blocks(BLOCK_SIZE)
+TARGET_NORM = 3.0
+PLAN = Plan(rounds=20, seconds=1.5, sample_seconds=0.0)
+
+
+def scale_free_ratio() -> float:
+    """The time of ``step_`` with target norms over that without, from the quickest samples."""
+    problem = Problem(BLOCK_SIZE, BLOCKS, torch.device("cpu"))
+    blocks = mini_blocks(problem, inverted=True)
+    params, grads, momenta = (
+        problem.as_tensors(period) for period in (problem.params, problem.grads, problem.momenta)
+    )
+    norms = torch.tensor([TARGET_NORM])
+
+    def rescaled() -> None:
+        blocks.step_(params, grads, momenta, lr=LR, momentum=MOMENTUM, target_norms=norms)
+
+    rescaled()
+    _verify(problem, torch.cat(params))
+    both = [Entrant(lambda: blocks.step_(params, grads, momenta, lr=LR, momentum=MOMENTUM))]
+    both.append(Entrant(rescaled))
+    round_robin(both, CpuTimer(), PLAN)
+    bare, scale_free = (min(entrant.samples) for entrant in both)
+    return scale_free / bare
+
+
+def _verify(problem: Problem, params: torch.Tensor) -> None:
+    direction = (problem.inverse @ problem.new_momenta.unsqueeze(-1)).squeeze(-1)
+    scale = TARGET_NORM / float(problem.everywhere(direction).norm())
+    expected = problem.params.double() - LR * scale * direction
+    verdict = compare(params, expected, inverse_tolerance(problem.d, problem.condition))
+    if not verdict.ok:
+        raise RuntimeError(f"wrong result of the scale-free step: {verdict}")
