@@ -1,0 +1,1 @@
+"""Training on real images, MBF against Adam and SGD: ``python -m benchmarks.training --help``."""

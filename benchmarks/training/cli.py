@@ -1,0 +1,220 @@
+"""The command line: ``python -m benchmarks.training``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from torch import nn
+
+from ..micro import machine
+from . import plots, report
+from .images import DataError
+from .methods import METHODS, Method
+from .problems import PROBLEMS, Problem
+from .run import Run, best_rates, train_together
+
+DEFAULT_METHODS = ("mbf", "mbf-filter", "adam", "sgd")
+CORES = os.cpu_count() or 1
+
+
+def _methods(_: click.Context, __: click.Parameter, value: str) -> tuple[Method, ...]:
+    names = tuple(dict.fromkeys(value.split(",")))
+    for name in names:
+        if name not in METHODS:
+            raise click.BadParameter(f"expected some of {', '.join(METHODS)}, got {name!r}")
+    return tuple(METHODS[name] for name in names)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--problem",
+    "problem_name",
+    type=click.Choice(list(PROBLEMS)),
+    default="cnn",
+    show_default=True,
+)
+@click.option(
+    "--optimizers",
+    "methods",
+    default=",".join(DEFAULT_METHODS),
+    show_default=True,
+    callback=_methods,
+    help=f"Separated by commas, of {', '.join(METHODS)}; soap needs pytorch_optimizer.",
+)
+@click.option("--steps", type=click.IntRange(min=1), help="[default: what the problem needs]")
+@click.option("--threads", type=click.IntRange(1, CORES), default=1, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of weights and batches.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="Folder with idx files (cnn, autoencoder) or with CIFAR-10 (cifar-resnet).  "
+    "[default: Debian's Fashion-MNIST, else, for cnn, scikit-learn's digits]",
+)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("benchmark_results"),
+    show_default=True,
+    help="Folder for training_PROBLEM.json and .png.",
+)
+@click.option("--quick", is_flag=True, help="A few steps only: does it work?")
+def main(
+    problem_name: str,
+    methods: tuple[Method, ...],
+    steps: int | None,
+    threads: int,
+    seed: int,
+    data: Path | None,
+    output: Path,
+    quick: bool,
+) -> None:
+    """Train a network on real images with MBF, Adam and SGD.
+
+    First each rival looks for the best of three learning rates; MBF takes Adam's. Then all of them
+    train side by side: the same initial weights, the same batches, in turns. Ctrl-C prints what
+    there is so far.
+    """
+    torch.set_num_threads(threads)
+    console = Console() if sys.stdout.isatty() else Console(width=130)
+    problem = _load(console, PROBLEMS[problem_name], data)
+    steps = steps or problem.default_steps(quick)
+    described = machine.describe(torch.device("cpu"))
+    console.print(machine.headline(described), highlight=False)
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run keeps its figures too
+    began = time.perf_counter()
+    contest = Contest(console, problem, methods, seed, steps)
+    interrupted = contest.run()
+    seconds = time.perf_counter() - began
+    if contest.race_begun:
+        report.print_race(console, problem, contest.race)
+    head = {
+        "machine": described,
+        "options": {"problem": problem_name, "steps": steps, "threads": threads, "seed": seed},
+        "data": str(problem.images),
+        "seconds": seconds,
+        "interrupted": interrupted,
+    }
+    _write(console, head, contest, output)
+    console.print(f"{'Interrupted after' if interrupted else 'Took'} {seconds:.0f} s.")
+    if interrupted:
+        sys.exit(130)
+
+
+def _load(console: Console, kind: type[Problem], folder: Path | None) -> Problem:
+    try:
+        with console.status("reading the images"):
+            problem = kind(kind.load(folder))
+    except DataError as error:
+        raise click.ClickException(str(error)) from error
+    console.print(f"Data: {problem.images}", highlight=False, markup=False)
+    if problem.images.advice:
+        console.print(problem.images.advice, style="yellow", highlight=False, markup=False)
+    return problem
+
+
+class Contest:
+    """The search for learning rates, and the race."""
+
+    def __init__(
+        self,
+        console: Console,
+        problem: Problem,
+        methods: Sequence[Method],
+        seed: int,
+        steps: int,
+    ) -> None:
+        self.console = console
+        self.problem = problem
+        self.methods = methods
+        self.seed = seed
+        self.steps = steps
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.start: nn.Module = problem.model()
+        self.search = [
+            Run(problem, method, rate, self.start)
+            for method in methods
+            if method.is_rival
+            for rate in problem.rates[method.name]
+        ]
+        self.race: list[Run] = []
+
+    @property
+    def race_begun(self) -> bool:
+        """Whether every contestant has taken a step."""
+        return bool(self.race) and all(run.losses for run in self.race)
+
+    def run(self) -> bool:
+        """Both parts; True if Ctrl-C ended them early."""
+        try:
+            if self.search:
+                self._train("learning rates", self.search)
+                report.print_search(self.console, self.search)
+            rates = best_rates(self.search)
+            for method in self.methods:
+                middle = self.problem.rates[method.rates_of][1]
+                rate = rates.get(method.rates_of, middle)
+                self.race.append(Run(self.problem, method, rate, self.start))
+            self._train("race", self.race)
+            for run in self.race:
+                run.test = self.problem.test(run.model)
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    def _train(self, title: str, runs: Sequence[Run]) -> None:
+        progress = Progress(
+            TextColumn(title),
+            BarColumn(20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        if not self.console.is_terminal:
+            click.echo(f"{title}: {len(runs)} runs of {self.steps} steps", err=True)
+        with progress:
+            task = progress.add_task("", total=self.steps)
+            for done in train_together(self.problem, runs, self.seed, self.steps):
+                progress.update(task, completed=done, description=_live(runs))
+
+
+def _live(runs: Sequence[Run]) -> str:
+    """Loss and optimizer time of each method so far, of its best run."""
+    best: dict[str, Run] = {}
+    for run in runs:
+        seen = best.setdefault(run.method.title, run)
+        if run.final_loss < seen.final_loss:
+            best[run.method.title] = run
+    return "  ".join(
+        f"{title} {run.smoothed():.3g} [dim]{run.mean_step_seconds * 1e3:.2f} ms[/dim]"
+        for title, run in best.items()
+    )
+
+
+def _write(console: Console, head: dict[str, object], contest: Contest, output: Path) -> None:
+    stem = f"training_{contest.problem.name}"
+    written = [output / f"{stem}.json"]
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        report.write_json(written[0], head, contest.search, contest.race)
+        if contest.race_begun:
+            written.append(output / f"{stem}.png")
+            described = head["machine"]
+            where = str(described["cpu"]) if isinstance(described, dict) else ""
+            plots.write_plot(contest.problem, contest.race, where, written[1])
+    except OSError as error:
+        raise click.ClickException(f"cannot write to {output}: {error}") from error
+    console.print("Written: " + ", ".join(map(str, written)), highlight=False, markup=False)

@@ -1,0 +1,53 @@
+"""Labelled images, and the error of everything that reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+CLASSES = 10
+
+
+class DataError(Exception):
+    """Data that is missing or not what its format promises; the message says what was wanted."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Training and test images ``(N, channels, height, width)`` in uint8, labels ``(N,)`` int64.
+
+    ``advice`` says how to get better ones, where these are a substitute.
+    """
+
+    source: str
+    train: Tensor
+    train_labels: Tensor
+    test: Tensor
+    test_labels: Tensor
+    advice: str = ""
+
+    def __str__(self) -> str:
+        channels, height, width = self.train.shape[1:]
+        colours = "" if channels == 1 else f", {channels} colours"
+        return (
+            f"{self.source}: {len(self.train):,} training and {len(self.test):,} test images of "
+            f"{height} x {width}{colours}"
+        )
+
+
+def checked_labels(labels: Tensor, count: int, source: str) -> Tensor:
+    """Labels as int64, if there are ``count`` of them and all are classes.
+
+    Raises:
+        DataError: they are not.
+    """
+    if tuple(labels.shape) != (count,):
+        raise DataError(f"{source}: expected {count} labels, got the shape {tuple(labels.shape)}")
+    if count and not (int(labels.min()) >= 0 and int(labels.max()) < CLASSES):
+        raise DataError(
+            f"{source}: expected labels from 0 to {CLASSES - 1}, got "
+            f"{int(labels.min())} to {int(labels.max())}"
+        )
+    return labels.to(torch.int64)

@@ -1,0 +1,62 @@
+"""The optimizers that train: MBF at Adam's learning rate, rivals at their own."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+from torch.optim import SGD, Adam, Optimizer
+
+from mbf_optim import MBF
+
+MOMENTUM = 0.9
+FILTER_MAX_BLOCK = 288
+
+
+@dataclass(frozen=True)
+class Method:
+    """An optimizer by name.
+
+    Args:
+        rates_of: the name of the method whose learning rates it takes; its own if it is a rival.
+    """
+
+    name: str
+    title: str
+    build: Callable[[nn.Module, float], Optimizer]
+    rates_of: str
+
+    @property
+    def is_rival(self) -> bool:
+        """Rivals choose the best of several learning rates."""
+        return self.rates_of == self.name
+
+
+def _soap(model: nn.Module, lr: float) -> Optimizer:
+    package = importlib.import_module("pytorch_optimizer")
+    optimizer: Optimizer = package.SOAP(model.parameters(), lr=lr)
+    return optimizer
+
+
+_ALL = (
+    Method("mbf", "MBF", lambda model, lr: MBF(model, lr=lr, graft="adam"), "adam"),
+    Method(
+        "mbf-filter",
+        "MBF filter",
+        lambda model, lr: MBF(
+            model, lr=lr, graft="adam", conv="filter", max_block=FILTER_MAX_BLOCK
+        ),
+        "adam",
+    ),
+    Method("adam", "Adam", lambda model, lr: Adam(model.parameters(), lr=lr), "adam"),
+    Method(
+        "sgd",
+        "SGD momentum",
+        lambda model, lr: SGD(model.parameters(), lr=lr, momentum=MOMENTUM),
+        "sgd",
+    ),
+    Method("soap", "SOAP", _soap, "soap"),
+)
+METHODS = {method.name: method for method in _ALL}

@@ -1,0 +1,103 @@
+"""One training run: a network, an optimizer, and what was seen on the way."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from torch import Tensor, nn
+
+from .methods import Method
+from .problems import Problem
+
+
+class Run:
+    """A network in training.
+
+    Attributes:
+        losses: of every step, on its batch before the step.
+        process_seconds: processor time of the whole training up to the end of every step.
+        step_seconds: wall-clock time of the optimizer in every step.
+        test: the figure on the test images, once it was asked for.
+    """
+
+    def __init__(self, problem: Problem, method: Method, lr: float, start: nn.Module) -> None:
+        self.problem = problem
+        self.method = method
+        self.lr = lr
+        self.model = copy.deepcopy(start)
+        self.optimizer = method.build(self.model, lr)
+        self.losses: list[float] = []
+        self.process_seconds: list[float] = []
+        self.step_seconds: list[float] = []
+        self.test: float | None = None
+
+    @property
+    def diverged(self) -> bool:
+        """A run ends where its loss is no longer a number."""
+        return bool(self.losses) and not math.isfinite(self.losses[-1])
+
+    def train(self, inputs: Tensor, labels: Tensor) -> None:
+        """One step; none if the run has diverged."""
+        if self.diverged:
+            return
+        began = time.process_time()
+        self.optimizer.zero_grad()
+        loss = self.problem.loss(self.model(inputs), inputs, labels)
+        # torch leaves backward untyped.
+        loss.backward()  # type: ignore[no-untyped-call]
+        start = time.perf_counter()
+        self.optimizer.step()
+        self.step_seconds.append(time.perf_counter() - start)
+        self.losses.append(loss.item())
+        before = self.process_seconds[-1] if self.process_seconds else 0.0
+        self.process_seconds.append(before + time.process_time() - began)
+
+    def smoothed(self, steps: int | None = None) -> float:
+        """The mean loss of the last steps, of all or of the first ``steps``."""
+        seen = self.losses[:steps]
+        return fmean(seen[-self.problem.window :]) if seen else math.nan
+
+    @property
+    def final_loss(self) -> float:
+        """The smoothed loss at the end; infinite if the run has diverged."""
+        return math.inf if self.diverged else self.smoothed()
+
+    def loss_at(self, process_seconds: float) -> float:
+        """The smoothed loss when that much processor time was used."""
+        return self.smoothed(bisect_right(self.process_seconds, process_seconds))
+
+    @property
+    def mean_step_seconds(self) -> float:
+        """Of the optimizer, refreshes included."""
+        return fmean(self.step_seconds) if self.step_seconds else math.nan
+
+
+def train_together(problem: Problem, runs: Sequence[Run], seed: int, steps: int) -> Iterator[int]:
+    """Gives every batch to all runs, one after the other; yields the number of steps done.
+
+    In turns, so that a slow phase of the machine meets all of them.
+    """
+    for done, (inputs, labels) in enumerate(problem.batches(seed, steps), start=1):
+        for run in runs:
+            run.train(inputs, labels)
+        yield done
+
+
+def equal_process_seconds(runs: Sequence[Run]) -> float:
+    """The processor time that every run has used at least."""
+    return min((run.process_seconds[-1] for run in runs if run.process_seconds), default=0.0)
+
+
+def best_rates(runs: Sequence[Run]) -> dict[str, float]:
+    """For each method the learning rate of its run with the lowest final loss."""
+    best: dict[str, Run] = {}
+    for run in runs:
+        name = run.method.name
+        if name not in best or run.final_loss < best[name].final_loss:
+            best[name] = run
+    return {name: run.lr for name, run in best.items()}

@@ -1,0 +1,107 @@
+"""Batches, networks and losses of the problems."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from .images import DataError, Images
+from .problems import PROBLEMS, Autoencoder, CifarResNet, Problem, SmallCnn
+
+
+def _images(count: int, channels: int, side: int) -> Images:
+    generator = torch.Generator().manual_seed(0)
+    shape = (count, channels, side, side)
+    pictures = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+    labels = torch.arange(count) % 10
+    return Images("made here", pictures, labels, pictures, labels)
+
+
+def _problem(name: str) -> Problem:
+    shapes = {"cnn": (1, 28), "autoencoder": (1, 28), "cifar-resnet": (3, 32)}
+    return PROBLEMS[name](_images(300, *shapes[name]))
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_one_batch_through_the_network(name: str) -> None:
+    problem = _problem(name)
+    ((inputs, labels),) = problem.batches(seed=0, steps=1)
+    assert len(inputs) == len(labels) == problem.batch_size
+    loss = problem.loss(problem.model()(inputs), inputs, labels)
+    assert loss.shape == ()
+    assert torch.isfinite(loss)
+    assert problem.test(problem.model()) >= 0
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_batches_depend_on_the_seed_alone(name: str) -> None:
+    problem = _problem(name)
+    first, again, other = (next(iter(problem.batches(seed, 1)))[0] for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_an_epoch_has_every_image_once() -> None:
+    problem = SmallCnn(_images(256, 1, 8))
+    batches = list(problem.batches(seed=0, steps=4))
+    for epoch in (batches[:2], batches[2:]):
+        seen = torch.cat([inputs for inputs, _ in epoch]).flatten(1)
+        assert len(torch.unique(seen, dim=0)) == 256
+    assert not torch.equal(batches[0][0], batches[2][0])
+
+
+def test_labels_stay_with_their_images() -> None:
+    problem = SmallCnn(_images(130, 1, 8))
+    ((inputs, labels),) = problem.batches(seed=0, steps=1)
+    everything = problem.inputs(problem.images.train)
+    for picture, label in zip(inputs, labels, strict=True):
+        place = int((everything == picture).flatten(1).all(1).nonzero())
+        assert place % 10 == label
+
+
+def test_flips_are_mirror_images_of_about_half() -> None:
+    problem = CifarResNet(_images(400, 3, 32))
+    inputs = problem.inputs(problem.images.train)
+    changed = problem.augmented(inputs, torch.Generator().manual_seed(0))
+    same = (changed == inputs).flatten(1).all(1)
+    mirrored = (changed == inputs.flip(3)).flatten(1).all(1)
+    assert torch.all(same ^ mirrored)
+    assert 150 < int(mirrored.sum()) < 250
+
+
+def test_the_autoencoder_has_the_shapes_and_the_loss_of_the_paper() -> None:
+    problem = _problem("autoencoder")
+    model = problem.model()
+    weights = [tuple(p.shape) for p in model.parameters() if p.dim() == 2]
+    assert weights[0] == (1000, 784)
+    assert weights[3] == (30, 250)
+    assert len(weights) == 8
+    inputs = torch.rand(5, 1, 28, 28)
+    outputs = model(inputs)
+    by_hand = sum(
+        functional.binary_cross_entropy(torch.sigmoid(o), x.flatten(), reduction="sum")
+        for o, x in zip(outputs, inputs, strict=True)
+    )
+    torch.testing.assert_close(problem.loss(outputs, inputs, torch.zeros(5)), by_hand / 5)
+
+
+def test_the_autoencoder_refuses_other_sizes() -> None:
+    with pytest.raises(DataError, match="expected images of 784 pixels, got 64"):
+        Autoencoder(_images(20, 1, 8))
+
+
+def test_accuracy_counts_right_answers() -> None:
+    problem = SmallCnn(_images(30, 1, 8))
+    last = torch.nn.Linear(64, 10)
+    with torch.no_grad():
+        last.weight.zero_()
+        last.bias.copy_(functional.one_hot(torch.tensor(3), 10).float())
+    always_three = torch.nn.Sequential(torch.nn.Flatten(), last)
+    assert problem.test(always_three) == pytest.approx(0.1)
+
+
+def test_the_resnet_has_14_layers() -> None:
+    model = _problem("cifar-resnet").model()
+    layers = [m for m in model.modules() if isinstance(m, (torch.nn.Conv2d, torch.nn.Linear))]
+    assert len(layers) == 14
