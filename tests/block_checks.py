@@ -4,10 +4,10 @@ Starting from the actual state keeps every bound that of a single operation, wha
 a short format before.
 """
 
-import float64_reference as ref
 import numpy as np
 import torch
 
+import float64_reference as ref
 import mbf_kernels as mk
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from block_checks import make
 
 import mbf_kernels as mk
+from block_checks import make
 
 NAN, INF = float("nan"), float("inf")
 D = 9

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from block_checks import make
-from test_bad_arguments import D, Scene
 
 import mbf_kernels as mk
+from block_checks import make
+from test_bad_arguments import D, Scene
 
 ROOT = Path(__file__).parents[1]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from block_checks import make, name_of, tensors
 
 import mbf_kernels as mk
+from block_checks import make, name_of, tensors
 
 THREADS = (1, 2, 3, 4)
 # Many times the work below which a second thread is not asked, and no multiple of any thread count.

@@ -2,12 +2,12 @@
 
 from functools import cache
 
-import bad_matrices
-import float64_reference as ref
 import numpy as np
 import pytest
 import torch
 
+import bad_matrices
+import float64_reference as ref
 import mbf_kernels as mk
 
 DTYPES = ["float32", "float64"]

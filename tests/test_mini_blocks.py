@@ -1,9 +1,11 @@
 """MiniBlocks against the float64 definition: sizes, counts and formats."""
 
-import float64_reference as ref
 import numpy as np
 import pytest
 import torch
+
+import float64_reference as ref
+import mbf_kernels as mk
 from block_checks import (
     as_blocks,
     assert_padding_is_zero,
@@ -16,8 +18,6 @@ from block_checks import (
     name_of,
     tensors,
 )
-
-import mbf_kernels as mk
 
 # Around one tile of 16 blocks, more than one, none at all.
 COUNTS = (0, 1, 15, 16, 17, 0, 33)

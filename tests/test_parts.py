@@ -1,12 +1,12 @@
 """Some of the blocks at a time: parts of the state, and parameters without a gradient."""
 
-import float64_reference as ref
 import numpy as np
 import pytest
 import torch
-from block_checks import as_blocks, checked_fused_step, dense64, make, name_of, weights_of
 
+import float64_reference as ref
 import mbf_kernels as mk
+from block_checks import as_blocks, checked_fused_step, dense64, make, name_of, weights_of
 
 COUNTS = (17, 0, 1, 16, 40, 100)
 

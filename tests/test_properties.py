@@ -1,13 +1,13 @@
 """Random shapes, sizes and values against the float64 definition."""
 
-import float64_reference as ref
 import numpy as np
 import torch
-from block_checks import checked_fused_step, make
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import float64_reference as ref
 import mbf_kernels as mk
+from block_checks import checked_fused_step, make
 
 moderate = settings(
     max_examples=25,

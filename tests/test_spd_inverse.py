@@ -1,10 +1,10 @@
 """spd_inverse against the float64 definition: every size, batch shape and memory layout."""
 
-import float64_reference as ref
 import numpy as np
 import pytest
 import torch
 
+import float64_reference as ref
 import mbf_kernels as mk
 
 SIZES = [*range(1, 65), 65, 100]

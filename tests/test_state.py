@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from block_checks import checked_fused_step, make, name_of
 
 import mbf_kernels as mk
+from block_checks import checked_fused_step, make, name_of
 
 COUNTS = (0, 1, 15, 17, 40)
 KINDS = [

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from block_checks import as_blocks, checked_fused_step, make, name_of
 
 import mbf_kernels as mk
+from block_checks import as_blocks, checked_fused_step, make, name_of
 
 
 def channels_last(t):

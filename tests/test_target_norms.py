@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from block_checks import as_blocks, checked_fused_step, make, name_of, tensors
 
 import mbf_kernels as mk
+from block_checks import as_blocks, checked_fused_step, make, name_of, tensors
 
 COUNTS = (17, 0, 1, 16, 40)
 TARGETS = torch.tensor([0.5, 3.0, 2.0, 1e-3, 10.0])

@@ -1,12 +1,12 @@
 """Twenty steps in a row against the same twenty in float64, with the error carried along."""
 
-import float64_reference as ref
 import numpy as np
 import pytest
 import torch
-from block_checks import as_blocks, name_of, tensors
 
+import float64_reference as ref
 import mbf_kernels as mk
+from block_checks import as_blocks, name_of, tensors
 
 STEPS = 20
 COUNTS = (19, 1, 32)
