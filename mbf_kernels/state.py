@@ -105,8 +105,16 @@ class BlockState:
         self.refresh_traces()
 
     def refresh_traces(self) -> None:
-        """The traces of ``tallies`` from the statistics."""
-        traces = self.stats[:, diagonal_places(self.layout.block_size), :].sum(dim=1)
-        finite = torch.where(traces.isfinite(), traces, 0.0).double().sum(dim=1)
+        """The traces of ``tallies`` from the statistics.
+
+        Added in the order of the CPU kernels, so that a loaded state is the saved one to the bit.
+        """
+        traces = torch.zeros_like(self.stats[:, 0, :])
+        for place in diagonal_places(self.layout.block_size):
+            traces += self.stats[:, place, :]
+        sums = torch.where(traces.isfinite(), traces, 0.0).double()
+        while sums.shape[1] > 1:
+            half = sums.shape[1] // 2
+            sums = sums[:, :half] + sums[:, half:]
         weights = self.tallies[:, 0]
-        self.tallies[:, 1] = torch.where(weights > 0, finite / weights, 0.0)
+        self.tallies[:, 1] = torch.where(weights > 0, sums[:, 0] / weights, 0.0)

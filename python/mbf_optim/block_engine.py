@@ -41,7 +41,7 @@ class BlockEngine(Engine):
 
     def step(self, options: Options, curvature: Curvature | None) -> None:
         grads = [p.grad for p in self.params]
-        self._check_still_there(self.params[0], self.layers[0].name)
+        self._check_still_there()
         for cohort in self._cohorts([grad is not None for grad in grads]):
             due = options.schedule(cohort.warm).due(cohort.k)
             update = due.update
@@ -139,10 +139,7 @@ class BlockEngine(Engine):
 
     def _natural_shape(self, layer: Layer) -> tuple[int, ...]:
         """The shape of the blocks within the parameter: (O, I) for convolutions."""
-        weight = layer.weight
-        if weight.numel() == weight.shape[0] * self.blocks.block_size:
-            return (weight.shape[0],)
-        return tuple(weight.shape[:2])
+        return tuple(layer.weight.shape[: 2 if layer.family == "conv" else 1])
 
     def export(self) -> dict[Tensor, dict[str, Any]]:
         state = self.blocks.state_dict()

@@ -168,7 +168,7 @@ class DenseEngine(Engine):
     # --- stepping -----------------------------------------------------------------------------
 
     def step(self, options: Options, curvature: Curvature | None) -> None:
-        self._check_still_there(self.layers[0].weight, self.layers[0].name)
+        self._check_still_there()
         grads = {}
         for layer in self.layers:
             for param in layer.parameters:

@@ -2,7 +2,8 @@
 
 With ``m`` the bias-corrected average of gradients, ``m_hat / (sqrt(v_hat) + 1e-8)`` is Adam's own
 step, and torch's fused Adam serves it. The bare algorithm takes the heavy-ball momentum instead,
-which is the same direction times ``(1 - mu^k) / (1 - mu)``.
+which is the same direction times ``(1 - mu^k) / (1 - mu)``. What is kept is Adam's average,
+``(1 - mu) M``: when ``mu`` changes it is rescaled, so that ``M`` goes on as it was.
 """
 
 from __future__ import annotations
@@ -35,9 +36,11 @@ class ElementwiseEngine(Engine):
         self.averages = [zeros(p) for p in self.params]
         self.squares = [zeros(p) for p in self.params]
         self._k = torch.zeros((), dtype=torch.float32, device=self.device)
+        self._momentum: float | None = None  # that of the averages
 
     def step(self, options: Options, curvature: Curvature | None) -> None:
-        self._check_still_there(self.params[0], self.layers[0].name)
+        self._check_still_there()
+        self._follow_momentum(options.momentum)
         grads: list[Any] = [p.grad for p in self.params]
         for cohort in self._cohorts([grad is not None for grad in grads]):
             lists = [self.params, self.averages, self.squares]
@@ -49,6 +52,11 @@ class ElementwiseEngine(Engine):
                 self._fused(cohort, options, mine, lists)
             else:
                 self._plain(cohort, options, mine, lists)
+
+    def _follow_momentum(self, momentum: float) -> None:
+        if self._momentum is not None and self._momentum != momentum:
+            torch._foreach_mul_(self.averages, (1.0 - momentum) / (1.0 - self._momentum))
+        self._momentum = momentum
 
     def _fusable(self, params: list[Tensor], grads: list[Tensor]) -> bool:
         """torch's fused kernel takes tensors of one dtype and one memory order."""
@@ -74,6 +82,7 @@ class ElementwiseEngine(Engine):
         params, averages, squares = lists
         rate = self._rate(cohort, options)
         self._k.fill_(cohort.k)
+        torch.autograd.graph.increment_version(params)  # the fused kernel does not tell autograd
         torch._fused_adamw_(
             params,
             grads,
@@ -123,7 +132,11 @@ class ElementwiseEngine(Engine):
     def export(self) -> dict[Tensor, dict[str, Any]]:
         return {
             param: self._export_counts(i)
-            | {"exp_avg": self.averages[i].clone(), "exp_avg_sq": self.squares[i].clone()}
+            | {
+                "momentum": self._momentum,
+                "exp_avg": self.averages[i].clone(),
+                "exp_avg_sq": self.squares[i].clone(),
+            }
             for i, param in enumerate(self.params)
         }
 
@@ -132,13 +145,14 @@ class ElementwiseEngine(Engine):
             if layer.weight in saved:
                 shape = tuple(layer.weight.shape)
                 wanted = {"exp_avg": shape, "exp_avg_sq": shape}
-                check_entry(layer.name, saved[layer.weight], wanted)
+                check_entry(layer.name, saved[layer.weight], wanted, ("momentum",))
 
     def load(self, saved: dict[Tensor, dict[str, Any]]) -> None:
         for i, param in enumerate(self.params):
             entry = saved.get(param)
             if entry is not None:
                 self._load_counts(i, entry)
+                self._momentum = entry["momentum"]
                 self.averages[i].copy_(entry["exp_avg"])
                 self.squares[i].copy_(entry["exp_avg_sq"])
 

@@ -13,8 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mbf_kernels.checks import dtype_name
+
 from .layers import Layer
 from .schedule import Schedule
+
+# What every parameter's saved state says of its layer.
+COUNTS = ("step", "warm_started")
 
 # Gradients to take statistics from instead of the step's own: one dict by parameter per sample.
 Curvature = list[dict[Tensor, Tensor]]
@@ -102,6 +107,11 @@ class Engine(ABC):
         self.failures = FailureCount()
         first = self.layers[0].weight
         self.dtype, self.device = first.dtype, first.device
+        self._made_for = [
+            (p, p.dtype, p.device, layer.name if p is layer.weight else f"bias of {layer.name}")
+            for layer in self.layers
+            for p in layer.parameters
+        ]
 
     # --- stepping -----------------------------------------------------------------------------
 
@@ -140,13 +150,16 @@ class Engine(ABC):
         for (k, warm), chosen in groups.items():
             yield Cohort(k, warm, tuple(chosen))
 
-    def _check_still_there(self, param: Tensor, name: str) -> None:
-        if param.dtype != self.dtype or param.device != self.device:
-            raise RuntimeError(
-                f"{name}: the optimizer's state is {self.dtype} on {self.device}, but the "
-                f"parameter is now {param.dtype} on {param.device}; move or cast the model before "
-                "the first step, or make a new optimizer and load the state into it"
-            )
+    def _check_still_there(self) -> None:
+        """No parameter was cast or moved since the state was made."""
+        for param, dtype, device, name in self._made_for:
+            if param.dtype != dtype or param.device != device:
+                raise RuntimeError(
+                    f"{name}: its state is for {dtype_name(dtype)} on {device}, but the "
+                    f"parameter is now {dtype_name(param.dtype)} on {param.device}; move or cast "
+                    "the model before the first step, or make a new optimizer and load the state "
+                    "into it"
+                )
 
     # --- what is kept -------------------------------------------------------------------------
 
@@ -181,13 +194,17 @@ class Engine(ABC):
 
 
 def check_entry(
-    name: str, saved: dict[str, Any] | None, wanted: dict[str, tuple[int, ...]]
+    name: str,
+    saved: dict[str, Any] | None,
+    wanted: dict[str, tuple[int, ...]],
+    numbers: tuple[str, ...] = (),
 ) -> None:
-    """One parameter's saved state has these tensors of these shapes."""
+    """One parameter's saved state has its counts, these numbers, and tensors of these shapes."""
+    keys = {*COUNTS, *numbers, *wanted}
+    if saved is None or not keys <= saved.keys():
+        have = sorted(saved) if saved else "nothing"
+        raise ValueError(f"state of {name}: expected {sorted(keys)}, got {have}")
     for key, shape in wanted.items():
-        if saved is None or key not in saved:
-            have = sorted(saved) if saved else "nothing"
-            raise ValueError(f"state of {name}: expected {sorted(wanted)}, got {have}")
         if tuple(saved[key].shape) != shape:
             raise ValueError(
                 f"state of {name}: expected {key!r} of shape {shape}, got {tuple(saved[key].shape)}"

@@ -7,7 +7,7 @@ convolutions are grouped or transposed. Names tell most of it, bare tensors only
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -93,35 +93,40 @@ def layers_of_names(named: Sequence[tuple[str, Tensor]]) -> list[Layer]:
     ones.
     """
     by_name = dict(named)
-    taken: set[str] = set()
+    bias_of = {name: _bias_beside(name, tensor, by_name) for name, tensor in named}
+    weight_of = {bias: name for name, bias in bias_of.items() if bias is not None}
     layers = []
     for name, tensor in named:
-        if name in taken:
-            continue
-        prefix, _, local = name.rpartition(".")
-        joined = _joined_bias(local)
-        bias_name = f"{prefix}.{joined}" if prefix else joined
-        bias = by_name.get(bias_name) if bias_name else None
-        if local == "weight" and tensor.dim() == 1:
+        if name in weight_of:
+            if by_name[weight_of[name]].dim() == 1:  # of a norm layer; others come joined
+                layers.append(Layer(name, "adam", tensor))
+        elif _is_norm_weight(name, tensor) or _is_embedding(name, tensor):
             layers.append(Layer(name, "adam", tensor))
-            if bias is not None and bias_name is not None:
-                layers.append(Layer(bias_name, "adam", bias))
-                taken.add(bias_name)
-        elif tensor.dim() == 2 and "emb" in name.lower():
-            layers.append(Layer(name, "adam", tensor))
-        elif tensor.dim() == 2 and bias is not None and bias_name is not None:
-            layers.append(Layer(name, "linear", tensor, bias))
-            taken.add(bias_name)
-        elif local == "bias" and tensor.dim() == 1:
-            weight = by_name.get(f"{prefix}.weight" if prefix else "weight")
-            if weight is not None and weight.dim() <= 2:
-                continue  # joined, or part of a norm layer: it comes with its weight
-            layers.append(Layer(name, "diagonal", tensor))
         else:
-            layers.append(_by_shape(name, tensor))
-    covered = {id(p) for layer in layers for p in layer.parameters}
-    layers += [_by_shape(name, tensor) for name, tensor in named if id(tensor) not in covered]
+            bias = bias_of[name]
+            layer = _by_shape(name, tensor)
+            layers.append(layer if bias is None else replace(layer, bias=by_name[bias]))
     return layers
+
+
+def _is_norm_weight(name: str, tensor: Tensor) -> bool:
+    return name.rpartition(".")[2] == "weight" and tensor.dim() == 1
+
+
+def _is_embedding(name: str, tensor: Tensor) -> bool:
+    return tensor.dim() == 2 and "emb" in name.lower()
+
+
+def _bias_beside(name: str, tensor: Tensor, by_name: dict[str, Tensor]) -> str | None:
+    """The name of the bias that goes with a matrix, or with the weight of a norm layer."""
+    prefix, dot, local = name.rpartition(".")
+    joined = _joined_bias(local)
+    takes_one = _is_norm_weight(name, tensor) or (
+        tensor.dim() == 2 and not _is_embedding(name, tensor)
+    )
+    if joined is None or not takes_one or prefix + dot + joined not in by_name:
+        return None
+    return prefix + dot + joined
 
 
 # --- modules ----------------------------------------------------------------------------------

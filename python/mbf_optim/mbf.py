@@ -138,7 +138,6 @@ class MBF(torch.optim.Optimizer):
         self._layers: list[list[Layer]] = []  # of each parameter group
         self._engines: list[list[Engine]] = []  # the same, once made
         self._curvature: Curvature | None = None
-        self._saved: dict[Tensor, dict[str, Any]] = {}  # loaded before the engines were made
         self._warned = False
         super().__init__(_as_groups(params), defaults)
 
@@ -166,22 +165,21 @@ class MBF(torch.optim.Optimizer):
 
     def _ensure_engines(self) -> None:
         """Makes the state of groups that have none yet."""
-        new = range(len(self._engines), len(self._layers))
-        for i in new:
-            self._engines.append(_make_engines(self._layers[i], self.param_groups[i]))
-        if not new:
-            return
-        dense = [e for engines in self._engines for e in engines if isinstance(e, DenseEngine)]
+        if len(self._engines) < len(self._layers):
+            self._engines = self._with_new_engines(self._engines)
+
+    def _with_new_engines(self, engines: list[list[Engine]]) -> list[list[Engine]]:
+        """These, and fresh ones for the groups after them."""
+        all_engines = list(engines)
+        for i in range(len(engines), len(self._layers)):
+            all_engines.append(_make_engines(self._layers[i], self.param_groups[i]))
+        dense = [e for group in all_engines for e in group if isinstance(e, DenseEngine)]
         turns = sum(len(engine.layers) for engine in dense)
         first = 0
         for member in dense:
             member.turns = (first, turns)
             first += len(member.layers)
-        if self._saved:
-            for engines in self._engines:
-                for engine in engines:
-                    engine.load(self._saved)
-            self._saved = {}
+        return all_engines
 
     # --- stepping -----------------------------------------------------------------------------
 
@@ -373,8 +371,8 @@ class MBF(torch.optim.Optimizer):
 
     def diagnostics(self) -> dict[str, Any]:
         """Counts and figures: for people, not for every step (it waits for the device)."""
-        self._ensure_engines()
-        engines = [engine for engines in self._engines for engine in engines]
+        # Fresh ones are not kept: until the first step a model may still be moved or cast.
+        engines = [e for group in self._with_new_engines(self._engines) for e in group]
         blocks: dict[str, int] = {}
         failed: dict[str, int] = {}
         for engine in engines:
@@ -394,7 +392,7 @@ class MBF(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """As of any torch optimizer; a parameter's state in natural order, no trace of tiles."""
         live = self.state
-        exported: dict[Tensor, dict[str, Any]] = dict(self._saved)
+        exported: dict[Tensor, dict[str, Any]] = {}
         for engines in self._engines:
             for engine in engines:
                 exported |= engine.export()
@@ -407,23 +405,28 @@ class MBF(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over a state in this optimizer's own dtypes; statistics keep their precision.
 
-        torch would cast every tensor to the parameter's dtype, so it gets the groups only and the
-        state goes to the engines directly.
+        What a parameter had before is gone; one that is not in the state starts afresh. torch would
+        cast every tensor to the parameter's dtype, so it gets the groups only and the state goes to
+        the engines directly.
         """
-        taken: dict[Tensor, dict[str, Any]] = {}
+        loaded: list[list[Engine]] = []
 
         def take(_: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-            taken.update(self._by_parameter(state))
-            self._ensure_engines()
-            for engines in self._engines:
-                for engine in engines:
-                    engine.check(taken)
-            return {**state, "state": {}}
+            saved = self._by_parameter(state)
+            loaded.extend(self._with_new_engines([]) if saved else [])
+            engines = [engine for group in loaded for engine in group]
+            for engine in engines:
+                engine.check(saved)
+            for engine in engines:
+                engine.load(saved)
+            groups = [
+                {**saved_group, "inverse_dtype": group["inverse_dtype"]}
+                for saved_group, group in zip(state["param_groups"], self.param_groups, strict=True)
+            ]
+            return {**state, "state": {}, "param_groups": groups}
 
         def give(_: torch.optim.Optimizer) -> None:
-            for engines in self._engines:
-                for engine in engines:
-                    engine.load(taken)
+            self._engines = loaded
 
         # Last of those before, first of those after: other hooks see what they would expect.
         before = self.register_load_state_dict_pre_hook(take)
@@ -455,7 +458,7 @@ class MBF(torch.optim.Optimizer):
         return {p: state[i] for i, p in zip(ids, params, strict=True) if i in state}
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("fisher", "on_failure", "_layers", "_engines", "_curvature", "_saved", "_warned")
+        own = ("fisher", "on_failure", "_layers", "_engines", "_curvature", "_warned")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in own}}
 
 
@@ -468,6 +471,7 @@ def _as_groups(params: Any) -> list[dict[str, Any]]:
         raise TypeError("params: expected a module or an iterable of parameters, got one tensor")
     if isinstance(params, nn.Module):
         return [{"params": params}]
+    _check_ordered(params)
     entries = list(params)
     if not entries:
         raise ValueError("params: got an empty list of parameters")
@@ -482,8 +486,13 @@ def _read_params(given: dict[str, Any], count: int) -> tuple[list[Layer], list[A
         raise ValueError(f"param_group: expected a key 'params', got {sorted(given)}")
     params = given["params"]
     if isinstance(params, nn.Module):
-        return layers_of_module(params), list(params.named_parameters())
+        named = list(params.named_parameters())
+        if not named:
+            raise ValueError(f"params: got a {type(params).__name__} with no parameters")
+        return layers_of_module(params), named
+    _check_ordered(params)
     entries: list[Any] = [params] if isinstance(params, Tensor) else list(params)
+    _check_distinct([entry[1] if isinstance(entry, tuple) else entry for entry in entries])
     if entries and all(isinstance(entry, tuple) for entry in entries):
         return layers_of_names(entries), entries
     for entry in entries:
@@ -493,6 +502,20 @@ def _read_params(given: dict[str, Any], count: int) -> tuple[list[Layer], list[A
                 f"{type(entry).__name__}"
             )
     return layers_of_tensors(entries, count), entries
+
+
+def _check_ordered(params: Any) -> None:
+    if isinstance(params, (set, frozenset)):
+        raise TypeError(
+            "params: expected a collection with an order, got a set; checkpoints go by the order"
+        )
+
+
+def _check_distinct(tensors: list[Any]) -> None:
+    first: dict[int, int] = {}
+    for i, tensor in enumerate(tensors):
+        if first.setdefault(id(tensor), i) != i:
+            raise ValueError(f"params: number {i} is number {first[id(tensor)]} again")
 
 
 def _check_parameter(name: str, param: Tensor) -> None:
@@ -514,7 +537,7 @@ def _make_engines(layers: Iterable[Layer], group: dict[str, Any]) -> list[Engine
     # Keyed by kind, block size or form (None: number by number), dtype and device.
     together: dict[tuple[str, int | Form | None, torch.dtype, torch.device], list[Layer]] = {}
     for layer in layers:
-        if layer.weight.numel() == 0:
+        if all(p.numel() == 0 for p in layer.parameters):
             continue
         kind = layer.kind(group["conv"], group["fc"])
         shape = _block_shape(layer, kind, group["max_block"], graft)

@@ -36,8 +36,8 @@ def check_options(options: dict[str, Any]) -> None:
     if isinstance(lr, Tensor):
         if lr.numel() != 1:
             raise ValueError(f"lr: expected a tensor with one value, got {lr.numel()}")
-    else:
-        _check_number("lr", lr, 0.0, math.inf, "a finite number >= 0")
+        lr = float(lr)
+    _check_number("lr", lr, 0.0, math.inf, "a finite number >= 0")
     for name in ("momentum", "beta"):
         _check_number(name, options[name], 0.0, 1.0, "a number in [0, 1)")
     if options["damping"] is not None:
