@@ -279,7 +279,9 @@ class DenseEngine(Engine):
         if self.second_moment is None or self.target_norms is None:
             return
         root = self._debiased(self.second_moment[part], part).sqrt_().add_(_EPSILON)
-        steps = (momentum_correction * self.momenta[part] / root).clamp_(-1.0, 1.0)
+        steps = momentum_correction * self.momenta[part] / root
+        # Clipped, an infinite momentum would count as a step of one.
+        steps.masked_fill_(steps.isinf(), torch.nan).clamp_(-1.0, 1.0)
         self.target_norms[part] = _norms(steps)
 
     def _invert(self, part: slice, options: Options) -> None:
