@@ -10,7 +10,9 @@ BUILT  := $(VENV)/.extension-built
 
 CPP_SOURCES := $(shell find csrc tests benchmarks -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: help demo test bench lint format build clean
+FASHION := /usr/share/datasets/fashion-mnist
+
+.PHONY: help demo images test bench lint format build clean
 .DEFAULT_GOAL := help
 
 help:  ## what there is
@@ -29,14 +31,23 @@ $(BUILT): $(READY) setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.*)
 
 build: $(BUILT)  ## the environment and the extension
 
-demo: $(BUILT)  ## fused kernels against batched torch: a table and plots
-	$(BIN)/python -m benchmarks.micro --device $(DEVICE)
+demo: $(BUILT) images  ## train a small CNN with MBF, Adam and SGD: a table and a plot
+	$(BIN)/python -m benchmarks.training $(if $(DATA),--data $(DATA))
+
+images:  # Fashion-MNIST from Debian's package; without it the demo takes scikit-learn's digits
+	@test -n "$(DATA)" -o -e $(FASHION) || ! command -v apt-get >/dev/null || { \
+	  echo "installing Debian's dataset-fashion-mnist"; \
+	  sudo=$$(test $$(id -u) = 0 || echo "sudo -n"); \
+	  { $$sudo apt-get install -y -qq dataset-fashion-mnist \
+	    || { $$sudo apt-get update -qq && $$sudo apt-get install -y -qq dataset-fashion-mnist; }; \
+	  } >/dev/null 2>&1 || echo "could not install it; going on without"; }
 
 test: $(BUILT)  ## all tests
-	$(BIN)/python -m pytest tests --device $(DEVICE)
+	$(BIN)/python -m pytest --device $(DEVICE)
 
-bench: $(BUILT)  ## every microbenchmark and the table of targets
+bench: $(BUILT)  ## kernels and whole optimizer steps, with the tables of targets
 	$(BIN)/python -m benchmarks.micro --full --device $(DEVICE)
+	$(BIN)/python -m benchmarks.optimizers
 
 lint: $(READY)  ## formatters and linters, without changing anything
 	$(BIN)/ruff check .

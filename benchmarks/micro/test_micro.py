@@ -1,4 +1,4 @@
-"""The main kernels under pytest-benchmark: ``pytest benchmarks/micro --benchmark-only``.
+"""The main kernels under pytest-benchmark: ``pytest benchmarks/micro --benchmark-enable``.
 
 Ours and batched torch stand side by side, one group per kernel and block size. Every contender is
 verified against float64 before it is timed.

@@ -240,7 +240,7 @@ class MBF(torch.optim.Optimizer):
         )
         if self.on_failure == "raise":
             raise RuntimeError(text)
-        warnings.warn(f"MBF: {text}", RuntimeWarning, stacklevel=4)
+        warnings.warn(f"MBF: {text}", RuntimeWarning, stacklevel=5)
 
     # --- statistics from other gradients ------------------------------------------------------
 
