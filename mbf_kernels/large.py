@@ -23,13 +23,25 @@ def threaded_inverse(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """As :func:`.reference.cholesky_inverse`, on ``torch.get_num_threads()`` threads."""
     if matrices.device.type != "cpu" or matrices.shape[0] == 0:
         return cholesky_inverse(matrices)
-    threads = torch.get_num_threads()
     # Copies, so that every piece starts on the allocator's alignment.
     pieces = [piece.clone() for piece in matrices.chunk(_PIECES)]
+    threads = torch.get_num_threads()
+    if threads == 1:
+        parts = [cholesky_inverse(piece) for piece in pieces]
+    else:
+        parts = _in_threads(pieces, threads)
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+
+def _in_threads(pieces: list[Tensor], threads: int) -> list[tuple[Tensor, Tensor]]:
     try:
+        if len(pieces) == 1:
+            torch.set_num_threads(1)
+            return [cholesky_inverse(pieces[0])]
         # set_num_threads holds for the thread that calls it: one LAPACK thread in each worker.
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            parts = list(pool.map(cholesky_inverse, pieces))
+            return list(pool.map(cholesky_inverse, pieces))
     finally:
         torch.set_num_threads(threads)  # it is also what threads started later begin with
-    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])

@@ -211,13 +211,18 @@ class DenseEngine(Engine):
                     self._update(some, grads | sample, beta)
         if due.norms:
             self._refresh_target_norms(part, options.momentum_correction(k))
-        for some in self._due_slices(due.invert, part):
+        for some in self._due_slices(due.invert, part, later=1):
             self._invert(some, options)
         self._precondition(part)
         self._move(part, grads, options)
 
-    def _due_slices(self, due: bool | tuple[int, int], part: slice) -> list[slice]:
-        """The layers of ``part`` that are due; one of n parts takes whole layers in turn."""
+    def _due_slices(
+        self, due: bool | tuple[int, int], part: slice, later: int = 0
+    ) -> list[slice]:
+        """The layers of ``part`` that are due; one of n parts takes whole layers in turn.
+
+        Inversions come one step ``later`` than their turn, where no update of the layer is due.
+        """
         if isinstance(due, bool):
             return [part] if due else []
         index, count = due
@@ -225,7 +230,7 @@ class DenseEngine(Engine):
         return [
             slice(i, i + 1)
             for i in range(part.start, part.stop)
-            if (first + i) * count // turns == index
+            if ((first + i) * count // turns + later) % count == index
         ]
 
     def _add(self, views: Views, tensors: dict[Tensor, Tensor], alpha: float) -> None:
