@@ -9,12 +9,18 @@ where in memory a matrix starts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
-from .reference import cholesky_inverse
+from . import reference
+from .options import Buffers, Inversion, StepOptions, Update
+from .reference import cholesky_inverse, update_
+from .state import BlockState
+
+__all__ = ["fused_step_", "invert_", "spd_inverse", "threaded_inverse", "update_"]
 
 _PIECES = 16
 
@@ -45,3 +51,26 @@ def _in_threads(pieces: list[Tensor], threads: int) -> list[tuple[Tensor, Tensor
             return list(pool.map(cholesky_inverse, pieces))
     finally:
         torch.set_num_threads(threads)  # it is also what threads started later begin with
+
+
+def spd_inverse(matrices: Tensor, damping: float) -> tuple[Tensor, Tensor]:
+    return reference.spd_inverse(matrices, damping, threaded_inverse)
+
+
+def invert_(state: BlockState, inversion: Inversion) -> None:
+    reference.invert_(state, inversion, threaded_inverse)
+
+
+def fused_step_(
+    state: BlockState,
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor | None],
+    momenta: Sequence[Tensor],
+    options: StepOptions,
+    update: Update,
+    inversion: Inversion,
+    buffers: Buffers,
+) -> None:
+    reference.fused_step_(
+        state, params, grads, momenta, options, update, inversion, buffers, threaded_inverse
+    )

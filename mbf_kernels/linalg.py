@@ -5,11 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import reference
-from .backend import resolve
 from .checks import check_damping, check_not_recording, dtype_name
-from .large import threaded_inverse
-from .layout import MAX_SMALL_BLOCK
+from .kernels import kernels_for
 
 
 def spd_inverse(A: Tensor, damping: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -44,10 +41,4 @@ def spd_inverse(A: Tensor, damping: float = 0.0) -> tuple[Tensor, Tensor]:
     damping = float(damping)
     check_damping([damping])
     check_not_recording(A=[A])
-    backend = resolve(A.device)
-    if backend == "torch":
-        return reference.spd_inverse(A, damping)
-    if A.shape[-1] > MAX_SMALL_BLOCK:
-        return reference.spd_inverse(A, damping, threaded_inverse)
-    result: tuple[Tensor, Tensor] = torch.ops.mbf_kernels.spd_inverse(A, damping)
-    return result
+    return kernels_for(A.device, A.shape[-1]).spd_inverse(A, damping)

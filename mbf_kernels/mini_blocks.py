@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import checks, reference
-from .backend import resolve
-from .large import threaded_inverse
-from .layout import MAX_SMALL_BLOCK, Piece, TileLayout
+from . import checks, compiled
+from .kernels import Kernels, kernels_for
+from .layout import TileLayout
+from .options import Buffers, Inversion, StepOptions, TileRange, Update
 from .state import BlockState
+
+# All blocks, none, a decision in a tensor, or the i-th of n equal parts.
+Part = bool | Tensor | tuple[int, int]
 
 
 class MiniBlocks:
@@ -63,10 +65,8 @@ class MiniBlocks:
         self._state = BlockState.allocate(
             self.layout, self.stats_dtype, self.inverse_dtype, self.device
         )
-        self._directions: Tensor | None = None
-        self._norms: Tensor | None = None
+        self._buffers = Buffers(None, None)
         self._damping = torch.zeros(1, dtype=torch.float64)
-        self._absent = torch.empty(0, dtype=torch.bool, device=self.device)
 
     # --- what the state holds -------------------------------------------------------------------
 
@@ -95,7 +95,7 @@ class MiniBlocks:
     @property
     def state_bytes(self) -> int:
         """Bytes of all tensors kept, padding included."""
-        buffers = [t for t in (self._directions, self._norms) if t is not None]
+        buffers = [t for t in self._buffers if t is not None]
         return self._state.bytes + sum(t.numel() * t.element_size() for t in buffers)
 
     def stats(self) -> Tensor:
@@ -137,25 +137,13 @@ class MiniBlocks:
         grads = list(grads)
         beta = float(beta)
         tiles = self._tiles("part", part is None or part)
-        if self._compiled():
-            if not {g.dtype for g in grads if isinstance(g, Tensor)} <= set(self._grad_dtypes()):
-                self._check_update(grads, beta)
-            state = self._state
-            self._call(
-                lambda: torch.ops.mbf_kernels.update_(
-                    state.stats,
-                    state.tallies,
-                    self._with_absent(grads),
-                    self.block_counts,
-                    tiles,
-                    self.block_size,
-                    beta,
-                ),
-                lambda: self._check_update(grads, beta),
-            )
-            return
-        self._check_update(grads, beta)
-        reference.update_(self._state, grads, beta, self._pieces(tiles, grads))
+        kernels = self._kernels()
+        self._run(
+            kernels,
+            lambda: kernels.update_(self._state, grads, beta, tiles),
+            lambda: self._check_update(grads, beta),
+            known={g.dtype for g in grads if isinstance(g, Tensor)} <= set(self._grad_dtypes()),
+        )
 
     @torch.no_grad()
     def invert_(
@@ -179,35 +167,21 @@ class MiniBlocks:
 
         A block that cannot be inverted keeps its last ``P``; :attr:`info` says which.
         """
-        values = self._damping_values(damping)
         tiles = self._tiles("part", part is None or part)
-        if self._compiled():
-            state = self._state
-            self._call(
-                lambda: torch.ops.mbf_kernels.invert_(
-                    state.stats,
-                    state.tallies,
-                    state.inverse,
-                    state.info,
-                    self.block_counts,
-                    tiles,
-                    values,
-                    self.block_size,
-                    relative,
-                    debias,
-                ),
-                lambda: checks.check_damping(values.tolist()),
-            )
-            return
-        checks.check_damping(values.tolist())
-        self._reference_invert(values, relative, debias, self._pieces(tiles))
+        inversion = Inversion(self._damping_values(damping), relative, debias, tiles)
+        kernels = self._kernels()
+        self._run(
+            kernels,
+            lambda: kernels.invert_(self._state, inversion),
+            lambda: self._check_damping(inversion.damping),
+        )
 
     def step_(
         self,
         params: Sequence[Tensor],
         grads: Sequence[Tensor | None],
         momenta: Sequence[Tensor],
-        lr: float,
+        lr: float | Tensor,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         target_norms: Tensor | None = None,
@@ -239,7 +213,7 @@ class MiniBlocks:
         grads: Sequence[Tensor | None],
         momenta: Sequence[Tensor],
         *,
-        lr: float,
+        lr: float | Tensor,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         beta: float = 0.9,
@@ -248,136 +222,128 @@ class MiniBlocks:
         debias: bool = False,
         target_norms: Tensor | None = None,
         refresh_target_norms: bool = False,
-        momentum_correction: float = 1.0,
-        update: bool | tuple[int, int] = True,
-        invert: bool | tuple[int, int] = True,
+        momentum_correction: float | Tensor = 1.0,
+        update: Part = True,
+        invert: Part = True,
     ) -> None:
         """:meth:`update_`, :meth:`invert_` (those asked for) and :meth:`step_` in one pass.
 
         Args:
             update, invert: all blocks, none, or ``(i, n)``: the i-th of n equal parts.
+                These, ``lr`` and ``momentum_correction`` may be tensors with one value: on a GPU
+                they are read there, so that a captured CUDA graph can be replayed with others.
             refresh_target_norms: first set ``target_norms`` to the norms of Adam's step,
                 ``clip(c M / (sqrt(v) + 1e-8), -1, 1)`` with the new ``M``, ``v`` the diagonal of
                 the unbiased ``G`` and ``c`` the ``momentum_correction``.
         """
         params, grads, momenta = list(params), list(grads), list(momenta)
-        options = reference.StepOptions(
-            float(lr),
-            float(momentum),
-            float(weight_decay),
-            self._target_values(target_norms, refresh_target_norms),
-            refresh_target_norms,
-            float(momentum_correction),
-        )
-        beta = float(beta)
         checks.check_not_recording(params=params, momenta=momenta)
-        for name in ("lr", "momentum", "weight_decay", "momentum_correction"):
-            checks.check_finite(name, getattr(options, name))
-        update_tiles, invert_tiles = self._tiles("update", update), self._tiles("invert", invert)
-        values = self._damping_values(damping) if invert else self._damping
+        options = self._step_options(
+            lr, momentum, weight_decay, target_norms, refresh_target_norms, momentum_correction,
+            update, invert,
+        )  # fmt: skip
+        updating = Update(float(beta), self._tiles("update", update))
+        values = self._damping if invert is False else self._damping_values(damping)
+        inversion = Inversion(values, relative_damping, debias, self._tiles("invert", invert))
 
         def check() -> None:
             self._check_step(params, grads, momenta)
-            if update:
-                checks.check_unit_interval("beta", beta)
-            if invert:
-                checks.check_damping(values.tolist())
+            if not updating.nothing:
+                checks.check_unit_interval("beta", updating.beta)
+            if not inversion.nothing:
+                self._check_damping(values)
 
-        if self._compiled():
-            if params and isinstance(params[0], Tensor) and params[0].dtype != self.param_dtype:
-                check()
-            lists = (params, self._with_absent(grads), momenta)
-            if update or invert or refresh_target_norms:
-                run = self._fused_operator(
-                    lists, options, beta, values, relative_damping, debias,
-                    update_tiles, invert_tiles,
-                )  # fmt: skip
-            else:
-                run = self._step_operator(lists, options)
-            self._call(run, check)
-            return
-        check()
-        with torch.no_grad():
-            reference.update_(self._state, grads, beta, self._pieces(update_tiles, grads))
-            self._reference_invert(
-                values, relative_damping, debias, self._pieces(invert_tiles, grads)
-            )
-            whole = self._pieces((0, self.layout.tiles), grads)
-            reference.step_(self._state, params, grads, momenta, options, whole)
-
-    def _step_operator(
-        self, lists: tuple[list[Tensor], ...], options: reference.StepOptions
-    ) -> Callable[[], None]:
-        params, grads, momenta = lists
-        directions, norms = self._direction_buffers(options)
-
-        def run() -> None:
-            _mark_written(params, momenta)
-            torch.ops.mbf_kernels.step_(
-                params, grads, momenta, self._state.inverse,
-                options.target_norms, directions, norms, self.block_size,
-                options.lr, options.momentum, options.weight_decay,
-            )  # fmt: skip
-
-        return run
-
-    def _fused_operator(
-        self,
-        lists: tuple[list[Tensor], ...],
-        options: reference.StepOptions,
-        beta: float,
-        damping: Tensor,
-        relative: bool,
-        debias: bool,
-        update: tuple[int, int],
-        invert: tuple[int, int],
-    ) -> Callable[[], None]:
-        params, grads, momenta = lists
-        directions, norms = self._direction_buffers(options)
-        state = self._state
-
-        def run() -> None:
-            _mark_written(params, momenta)
-            torch.ops.mbf_kernels.fused_step_(
-                params, grads, momenta, state.stats, state.tallies, state.inverse, state.info,
-                damping, options.target_norms, directions, norms, update, invert, self.block_size,
-                options.lr, options.momentum, options.weight_decay, beta, relative, debias,
-                options.refresh_target_norms, options.momentum_correction,
-            )  # fmt: skip
-
-        return run
-
-    def _reference_invert(
-        self, damping: Tensor, relative: bool, debias: bool, pieces: Sequence[Piece]
-    ) -> None:
-        dense_inverse = reference.cholesky_inverse
-        if resolve(self.device) == "cpu":
-            dense_inverse = threaded_inverse
-        reference.invert_(self._state, damping, relative, debias, pieces, dense_inverse)
+        kernels = self._kernels()
+        buffers = self._make_buffers() if options.target_norms is not None else Buffers(None, None)
+        self._run(
+            kernels,
+            lambda: kernels.fused_step_(
+                self._state, params, grads, momenta, options, updating, inversion, buffers
+            ),
+            check,
+            known=not params or getattr(params[0], "dtype", None) == self.param_dtype,
+        )
 
     # --- arguments ------------------------------------------------------------------------------
 
-    def _compiled(self) -> bool:
-        return resolve(self.device) == "cpu" and self.block_size <= MAX_SMALL_BLOCK
+    def _kernels(self) -> Kernels:
+        return kernels_for(self.device, self.block_size)
 
     @staticmethod
-    def _call(run: Any, explain: Any) -> None:
-        """Runs a compiled operator; if it refuses, lets the Python checks say why."""
+    def _run(
+        kernels: Kernels,
+        run: Callable[[], None],
+        check: Callable[[], None],
+        known: bool = True,
+    ) -> None:
+        """Checks and runs. Compiled operators check themselves; if one refuses, ``check`` says why.
+
+        What they cannot tell, since they are not told what the blocks were made for, is ``known``.
+        """
+        if kernels is not compiled:
+            check()
+            with torch.no_grad():
+                run()
+            return
+        if not known:
+            check()
         try:
             run()
         except (RuntimeError, TypeError):
-            explain()
+            check()
             raise
 
     def _damping_values(self, damping: float | Tensor) -> Tensor:
-        """One float64 value, or one per parameter, on the host."""
-        if isinstance(damping, Tensor) and damping.numel() != 1:
-            checks.check_per_tensor("damping", damping.numel(), len(self.block_counts))
-            return damping.detach().to("cpu", torch.float64).reshape(-1)
-        return self._damping.fill_(float(damping))
+        """One float64 value, or one per parameter; a tensor stays on the device of the blocks."""
+        if not isinstance(damping, Tensor):
+            return self._damping.fill_(float(damping))
+        checks.check_per_tensor("damping", damping.numel(), len(self.block_counts))
+        return damping.detach().to(self.device, torch.float64).reshape(-1)
+
+    @staticmethod
+    def _check_damping(values: Tensor) -> None:
+        if values.device.type == "cpu":  # reading others would wait for the device
+            checks.check_damping(values.tolist())
+
+    def _step_options(
+        self,
+        lr: float | Tensor,
+        momentum: float,
+        weight_decay: float,
+        target_norms: Tensor | None,
+        refresh_target_norms: bool,
+        momentum_correction: float | Tensor,
+        update: Part,
+        invert: Part,
+    ) -> StepOptions:
+        controls = None
+        live = (lr, momentum_correction, update, invert)
+        if self.device.type != "cpu" and any(isinstance(value, Tensor) for value in live):
+            controls = torch.stack([self._on_device(value) for value in live])
+            lr, momentum_correction = 0.0, 1.0
+        numbers = {
+            "lr": float(lr),
+            "momentum": float(momentum),
+            "weight_decay": float(weight_decay),
+            "momentum_correction": float(momentum_correction),
+        }
+        for name, value in numbers.items():
+            checks.check_finite(name, value)
+        return StepOptions(
+            target_norms=self._target_values(target_norms, refresh_target_norms),
+            refresh_target_norms=refresh_target_norms,
+            controls=controls,
+            **numbers,
+        )
+
+    def _on_device(self, value: float | Tensor | Part) -> Tensor:
+        """A number, or whether there is anything to do, as float64 on the device."""
+        if isinstance(value, tuple):
+            value = True
+        return torch.as_tensor(value, dtype=torch.float64, device=self.device).reshape(())
 
     def _target_values(self, target_norms: Tensor | None, refresh: bool) -> Tensor | None:
-        """Float64 on the host; the caller's own tensor if it is to be written."""
+        """Float64 on the device; the caller's own tensor if it is to be written."""
         if target_norms is None and not refresh:
             return None
         if not isinstance(target_norms, Tensor):
@@ -394,22 +360,23 @@ class MiniBlocks:
                 )
             return target_norms
         checks.check_per_tensor("target_norms", target_norms.numel(), tensors)
-        return target_norms.detach().to("cpu", torch.float64).reshape(-1)
+        return target_norms.detach().to(self.device, torch.float64).reshape(-1)
 
-    def _direction_buffers(
-        self, options: reference.StepOptions
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Room for ``P M`` and its norms between the two passes of a rescaled step; made once."""
-        if options.target_norms is None:
-            return None, None
-        if self._directions is None or self._norms is None:
-            shape = (self.layout.tiles, self.layout.width, self.block_size)
-            self._directions = torch.zeros(shape, dtype=self.stats_dtype, device=self.device)
-            self._norms = torch.zeros(self.layout.tiles, 2, dtype=torch.float64, device=self.device)
-        return self._directions, self._norms
+    def _make_buffers(self) -> Buffers:
+        """Kept from the first rescaled step on."""
+        if self._buffers.directions is None:
+            tiles = self.layout.tiles
+            shape = (tiles, self.layout.width, self.block_size)
+            self._buffers = Buffers(
+                torch.zeros(shape, dtype=self.stats_dtype, device=self.device),
+                torch.zeros(tiles, 2, dtype=torch.float64, device=self.device),
+            )
+        return self._buffers
 
-    def _tiles(self, name: str, part: bool | tuple[int, int]) -> tuple[int, int]:
+    def _tiles(self, name: str, part: Part) -> TileRange:
         """The tiles of a part, first and one past the last."""
+        if isinstance(part, Tensor):
+            part = bool(part) if self.device.type == "cpu" else True
         if isinstance(part, bool):
             return (0, self.layout.tiles if part else 0)
         try:
@@ -419,16 +386,6 @@ class MiniBlocks:
         if not 0 <= index < count:
             raise ValueError(f"{name}: expected (i, n) with 0 <= i < n, got {part!r}")
         return self.layout.part(index, count)
-
-    def _pieces(
-        self, tiles: tuple[int, int], grads: Sequence[Tensor | None] | None = None
-    ) -> list[Piece]:
-        present = None if grads is None else [grad is not None for grad in grads]
-        return self.layout.pieces(tiles, present)
-
-    def _with_absent(self, grads: Sequence[Tensor | None]) -> list[Tensor]:
-        """For the compiled operators: an empty bool tensor in the place of a missing gradient."""
-        return [self._absent if grad is None else grad for grad in grads]
 
     def _grad_dtypes(self) -> tuple[torch.dtype, ...]:
         both = (self.param_dtype, self.stats_dtype)
@@ -448,16 +405,3 @@ class MiniBlocks:
         checks.check_list("grads", grads, self.layout, self.device, both, may_be_absent=True)
         checks.check_list("momenta", momenta, self.layout, self.device, both)
         checks.check_memory({"params": params, "momenta": momenta}, {"grads": grads})
-
-
-def _mark_written(*lists: list[Tensor]) -> None:
-    """Tells autograd that these change, as torch's own in-place operations do.
-
-    Before they do, so that inference tensors, which only inference mode may write, are refused.
-    """
-    for tensors in lists:
-        if any(map(Tensor.is_inference, tensors)):
-            if not torch.is_inference_mode_enabled():
-                raise RuntimeError("inference tensors cannot be written outside inference mode")
-        else:
-            torch.autograd.graph.increment_version(tensors)

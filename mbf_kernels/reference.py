@@ -7,29 +7,17 @@ what they are tested against next to an independent float64 computation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from .layout import Piece, diagonal_places, to_dense, to_packed
+from .options import Buffers, Inversion, StepOptions, TileRange, Update
 from .state import BlockState
 
 DenseInverse = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 LEAST_RELATIVE_DAMPING = 1e-30
-
-
-@dataclass(frozen=True)
-class StepOptions:
-    """The numbers of one step."""
-
-    lr: float
-    momentum: float
-    weight_decay: float
-    target_norms: Tensor | None
-    refresh_target_norms: bool
-    momentum_correction: float
 
 
 def cholesky_inverse(matrices: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,9 +91,18 @@ def _debiased(state: BlockState, values: Tensor, pieces: Sequence[Piece]) -> Ten
     return values / torch.where(weights > 0, weights, 1.0)[:, None]
 
 
+def _pieces(
+    state: BlockState, tiles: TileRange, grads: Sequence[Tensor | None] | None = None
+) -> list[Piece]:
+    """What lies in these tiles, of the tensors that have a gradient if some are given."""
+    present = None if grads is None else [grad is not None for grad in grads]
+    return state.layout.pieces(tiles, present)
+
+
 def update_(
-    state: BlockState, grads: Sequence[Tensor | None], beta: float, pieces: Sequence[Piece]
+    state: BlockState, grads: Sequence[Tensor | None], beta: float, tiles: TileRange
 ) -> None:
+    pieces = _pieces(state, tiles, grads)
     if not pieces:
         return
     d = _natural(grads, pieces, state.layout.block_size, state.stats.dtype)
@@ -130,21 +127,20 @@ def mean_diagonals(state: BlockState) -> Tensor:
 
 def invert_(
     state: BlockState,
-    damping: Tensor,
-    relative: bool,
-    debias: bool,
-    pieces: Sequence[Piece],
+    inversion: Inversion,
     dense_inverse: DenseInverse = cholesky_inverse,
+    grads: Sequence[Tensor | None] | None = None,
 ) -> None:
+    pieces = _pieces(state, inversion.tiles, grads)
     if not pieces:
         return
     layout = state.layout
     packed = layout.gather(state.stats, pieces)
-    if debias:
+    if inversion.debias:
         packed = _debiased(state, packed, pieces)
     matrices = to_dense(packed, layout.block_size)
-    per_tensor = damping.to(state.stats.device).expand(len(layout.block_counts))
-    if relative:
+    per_tensor = inversion.damping.to(state.stats.device).expand(len(layout.block_counts))
+    if inversion.relative:
         # Never quite zero, so that a tensor whose gradients are all zero has an inverse.
         per_tensor = (per_tensor * mean_diagonals(state)).clamp(min=LEAST_RELATIVE_DAMPING)
     _diagonal(matrices).add_(_per_block(per_tensor, pieces, matrices)[:, None])
@@ -175,14 +171,30 @@ def _adam_norms(
     return [_finite_sum(part).sqrt() for part in state.layout.split(squares, pieces)]
 
 
-def step_(
+def fused_step_(
     state: BlockState,
     params: Sequence[Tensor],
     grads: Sequence[Tensor | None],
     momenta: Sequence[Tensor],
     options: StepOptions,
-    pieces: Sequence[Piece],
+    update: Update,
+    inversion: Inversion,
+    buffers: Buffers,
+    dense_inverse: DenseInverse = cholesky_inverse,
 ) -> None:
+    update_(state, grads, update.beta, update.tiles)
+    invert_(state, inversion, dense_inverse, grads)
+    _step(state, params, grads, momenta, options)
+
+
+def _step(
+    state: BlockState,
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor | None],
+    momenta: Sequence[Tensor],
+    options: StepOptions,
+) -> None:
+    pieces = _pieces(state, (0, state.layout.tiles), grads)
     if not pieces:
         return
     layout, dtype = state.layout, state.stats.dtype

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -25,6 +25,10 @@ class BlockState:
     tallies: Tensor  # [tiles, 2] float64
     inverse: Tensor  # [tiles, T, width]
     info: Tensor  # [tiles, width] int32
+    absent: Tensor = field(init=False)  # empty: stands for a gradient that is not there
+
+    def __post_init__(self) -> None:
+        self.absent = torch.empty(0, dtype=torch.bool, device=self.stats.device)
 
     @staticmethod
     def allocate(

@@ -216,9 +216,7 @@ class DenseEngine(Engine):
         self._precondition(part)
         self._move(part, grads, options)
 
-    def _due_slices(
-        self, due: bool | tuple[int, int], part: slice, later: int = 0
-    ) -> list[slice]:
+    def _due_slices(self, due: bool | tuple[int, int], part: slice, later: int = 0) -> list[slice]:
         """The layers of ``part`` that are due; one of n parts takes whole layers in turn.
 
         Inversions come one step ``later`` than their turn, where no update of the layer is due.
