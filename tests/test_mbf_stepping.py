@@ -235,6 +235,23 @@ def test_a_learning_rate_in_a_tensor(device, graft):
     assert seen[-1][0] == pytest.approx(0.1 / 8)
 
 
+@GRAFTS
+@pytest.mark.parametrize("conv", ["kernel", "filter"])
+def test_a_learning_rate_that_stays_a_tensor(device, conv, graft, monkeypatch):
+    """As on a GPU, where reading it would wait for the device."""
+    results = []
+    for stays in (False, True):
+        if stays:
+            monkeypatch.setattr("mbf_optim.mbf._host_number", lambda lr: lr)
+        model = network(device, torch.float64)
+        lr = torch.tensor(0.125, dtype=torch.float64, device=device)
+        opt = MBF(model, lr=lr, conv=conv, graft=graft, weight_decay=0.25)
+        take_steps(model, opt, range(4))
+        results.append(values(model))
+    for name, value in results[0].items():
+        torch.testing.assert_close(results[1][name], value, rtol=1e-12, atol=1e-12)
+
+
 def test_a_learning_rate_of_zero_only_takes_statistics(device):
     model, other = network(device), network(device)
     opt, moving = (MBF(m, lr=lr, weight_decay=0.1) for m, lr in ((model, 0.0), (other, 0.1)))

@@ -35,7 +35,9 @@ class BlockEngine(Engine):
         self.momenta = [
             torch.zeros(p.shape, dtype=self.blocks.stats_dtype, device=p.device) for p in plain
         ]
-        self.target_norms = torch.zeros(len(plain), dtype=torch.float64) if graft else None
+        self.target_norms = (
+            torch.zeros(len(plain), dtype=torch.float64, device=self.device) if graft else None
+        )
 
     # --- stepping -----------------------------------------------------------------------------
 

@@ -247,11 +247,12 @@ class DenseEngine(Engine):
         if options.weight_decay:
             decay = 1.0 - options.lr * options.weight_decay
             torch._foreach_mul_([param for param, _, _ in moving], decay)
-        torch._foreach_add_(
-            [_matching(param, layer, self.form) for param, _, layer in moving],
-            [view for _, view, _ in moving],
-            alpha=-options.lr,
-        )
+        params = [_matching(param, layer, self.form) for param, _, layer in moving]
+        steps = [view for _, view, _ in moving]
+        if isinstance(options.lr, Tensor):
+            torch._foreach_sub_(params, torch._foreach_mul(steps, options.lr))
+        else:
+            torch._foreach_add_(params, steps, alpha=-options.lr)
 
     def _pieces(self, natural: Tensor) -> Tensor:
         """``[l, matrices, rows, pieces * width]`` as ``[l * matrices * pieces, rows, width]``."""

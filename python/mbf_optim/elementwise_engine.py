@@ -71,16 +71,15 @@ class ElementwiseEngine(Engine):
         )
 
     @staticmethod
-    def _rate(cohort: Cohort, options: Options) -> float:
-        if options.graft:
-            return options.lr
-        return options.lr / options.momentum_correction(cohort.k)
+    def _correction(cohort: Cohort, options: Options) -> float:
+        """What the learning rate is divided by: Adam's average is corrected, ``M`` is not."""
+        return 1.0 if options.graft else options.momentum_correction(cohort.k)
 
     def _fused(
         self, cohort: Cohort, options: Options, grads: list[Tensor], lists: list[list[Tensor]]
     ) -> None:
         params, averages, squares = lists
-        rate = self._rate(cohort, options)
+        correction = self._correction(cohort, options)
         self._k.fill_(cohort.k)
         torch.autograd.graph.increment_version(params)  # the fused kernel does not tell autograd
         torch._fused_adamw_(
@@ -90,10 +89,10 @@ class ElementwiseEngine(Engine):
             squares,
             [],
             [self._k] * len(params),
-            lr=rate,
+            lr=options.lr / correction,
             beta1=options.momentum,
             beta2=options.beta,
-            weight_decay=options.weight_decay * options.lr / rate if rate else 0.0,
+            weight_decay=options.weight_decay * correction,
             eps=_EPSILON,
             amsgrad=False,
             maximize=options.maximize,
@@ -105,7 +104,7 @@ class ElementwiseEngine(Engine):
         params, averages, squares = lists
         mu, beta = options.momentum, options.beta
         sign = -1.0 if options.maximize else 1.0
-        rate = self._rate(cohort, options) / (1.0 - mu**cohort.k)
+        rate = options.lr / (self._correction(cohort, options) * (1.0 - mu**cohort.k))
         root_scale = (1.0 - beta**cohort.k) ** 0.5 or 1.0
         for param, grad, average, square in zip(params, grads, averages, squares, strict=True):
             wide = sign * grad.to(self.state_dtype)

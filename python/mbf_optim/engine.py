@@ -27,9 +27,12 @@ Curvature = list[dict[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Options:
-    """The numbers of one step of one parameter group."""
+    """The numbers of one step of one parameter group.
 
-    lr: float
+    A learning rate that lives on a GPU stays a tensor: reading it would wait for the device.
+    """
+
+    lr: float | Tensor
     momentum: float
     beta: float
     damping: float

@@ -207,7 +207,7 @@ class MBF(torch.optim.Optimizer):
             damping = 0.3 if graft else 3e-3
         relative = graft if scale is None else scale == "layer"
         return Options(
-            lr=float(group["lr"]),
+            lr=_host_number(group["lr"]),
             momentum=group["momentum"],
             beta=group["beta"],
             damping=damping,
@@ -502,6 +502,11 @@ def _read_params(given: dict[str, Any], count: int) -> tuple[list[Layer], list[A
                 f"{type(entry).__name__}"
             )
     return layers_of_tensors(entries, count), entries
+
+
+def _host_number(lr: float | Tensor) -> float | Tensor:
+    on_device = isinstance(lr, Tensor) and lr.device.type != "cpu"
+    return lr if on_device else float(lr)
 
 
 def _check_ordered(params: Any) -> None:
