@@ -12,9 +12,7 @@ so that a step is a handful of batched operations whatever the number of layers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +20,7 @@ from torch import Tensor
 
 import mbf_kernels as mk
 
+from .dense_form import Form, as_weight, matching, split
 from .engine import Curvature, Engine, Options, check_dense, check_entry, sample_betas
 from .layers import Layer
 from .schedule import Due
@@ -30,84 +29,8 @@ _EPSILON = 1e-8
 _LEAST_RELATIVE_DAMPING = 1e-30
 
 
-def _cut(count: int, at_most: int) -> tuple[int, int]:
-    """Equal pieces of at most so many; the last one may be shorter. How many, and their width."""
-    width = math.ceil(count / math.ceil(count / at_most))
-    return math.ceil(count / width), width
-
-
-@dataclass(frozen=True)
-class Form:
-    """How a layer is seen as rows."""
-
-    matrices: int
-    rows: int
-    columns: int
-    pieces: int
-    width: int
-    bias: bool
-
-    @staticmethod
-    def of(layer: Layer, kind: str, max_block: int | None) -> Form:
-        weight, bias = layer.weight, layer.bias is not None
-        if layer.family == "conv":
-            volume = layer.kernel_volume
-            if kind == "average":  # one matrix for all kernels of the layer
-                return Form(1, weight.numel() // volume, volume, 1, volume, False)
-            inputs, rows = weight.shape[1], weight.shape[0] // layer.groups
-            if layer.transposed:
-                inputs, rows = weight.shape[0] // layer.groups, weight.shape[1]
-            at_most = inputs if max_block is None else max(1, max_block // volume)
-            pieces, channels = _cut(inputs, at_most)
-            return Form(layer.groups, rows, inputs * volume, pieces, channels * volume, False)
-        columns = weight.shape[1] + bias
-        pieces, width = _cut(columns, max_block or columns)
-        outputs = weight.shape[0]
-        if kind == "row":
-            return Form(outputs, 1, columns, pieces, width, bias)
-        return Form(1, outputs, columns, pieces, width, bias)
-
-    @property
-    def natural(self) -> tuple[int, int, int]:
-        """Shape of a layer's numbers as rows."""
-        return (self.matrices, self.rows, self.pieces * self.width)
-
-    @property
-    def square(self) -> tuple[int, int, int, int]:
-        """Shape of a layer's preconditioners."""
-        return (self.matrices, self.pieces, self.width, self.width)
-
-
-def _split(tensor: Tensor, dim: int, *sizes: int) -> Tensor:
-    """One dimension as several; a view."""
-    return tensor.view(*tensor.shape[:dim], *sizes, *tensor.shape[dim + 1 :])
-
-
-def _as_weight(rows: Tensor, layer: Layer, form: Form) -> Tensor:
-    """The numbers of the weight within a layer's rows, as a view that :func:`_matching` fits."""
-    weight = layer.weight
-    used = form.columns - form.bias
-    kernel = weight.shape[2:]
-    if layer.family != "conv":
-        return rows.reshape(weight.shape[0], -1)[:, :used]
-    if form.rows * form.matrices == weight.numel() // layer.kernel_volume:
-        return rows.view(weight.shape)  # a row per kernel
-    numbers = rows[..., :used]
-    if not layer.transposed:
-        return _split(numbers.flatten(0, 1), 1, weight.shape[1], *kernel)
-    # [groups, outputs, inputs, *kernel] to [groups, inputs, outputs, *kernel]
-    return _split(numbers, 2, form.columns // layer.kernel_volume, *kernel).transpose(1, 2)
-
-
-def _matching(tensor: Tensor, layer: Layer, form: Form) -> Tensor:
-    """A tensor of the shape of a weight or bias in the shape of its place in rows; a view."""
-    if layer.transposed and form.rows * form.matrices != tensor.shape[0] * tensor.shape[1]:
-        return _split(tensor, 0, layer.groups, tensor.shape[0] // layer.groups)
-    return tensor
-
-
-# A parameter, its place within some rows (a view), and its layer.
-Views = list[tuple[Tensor, Tensor, Layer]]
+# One entry per parameter, a layer's weight before its bias; None where there is no gradient.
+Grads = Sequence[Tensor | None]
 
 
 class DenseEngine(Engine):
@@ -116,6 +39,7 @@ class DenseEngine(Engine):
     def __init__(self, layers: Sequence[Layer], kind: str, form: Form, graft: bool) -> None:
         super().__init__(layers, kind)
         self.form = form
+        self.params = [p for layer in self.layers for p in layer.parameters]
         # Where these layers come in the order in which whole layers take turns, and how many do.
         self.turns = (0, len(self.layers))
         double = self.dtype == torch.float64
@@ -151,37 +75,45 @@ class DenseEngine(Engine):
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=self.stats_dtype, device=self.device)
 
-    def _views(self, natural: Tensor, part: slice) -> Views:
-        """The parts of a tensor of rows that belong to each parameter."""
+    def _views(self, natural: Tensor, part: slice) -> list[Tensor]:
+        """The place of each parameter of some layers within their rows."""
         views = []
         for layer, rows in zip(self.layers[part], natural, strict=True):
-            views.append((layer.weight, _as_weight(rows, layer, self.form), layer))
+            views.append(as_weight(rows, layer, self.form))
             if layer.bias is not None:
-                views.append((layer.bias, rows[..., self.form.columns - 1].flatten(), layer))
+                views.append(rows[..., self.form.columns - 1].flatten())
         return views
 
-    def _views_of(self, views: Views, part: slice) -> Views:
-        """Those of some layers among the views of all."""
+    def _of(self, part: slice) -> slice:
+        """The parameters of some layers among those of all."""
         each = 2 if self.form.bias else 1
-        return views[each * part.start : each * part.stop]
+        return slice(each * part.start, each * part.stop)
 
     # --- stepping -----------------------------------------------------------------------------
 
     def step(self, options: Options, curvature: Curvature | None) -> None:
         self._check_still_there()
-        grads = {}
-        for layer in self.layers:
-            for param in layer.parameters:
-                if param.grad is not None:
-                    check_dense(layer.name, param.grad)
-                    grads[param] = param.grad
-        present = [any(p in grads for p in layer.parameters) for layer in self.layers]
+        grads = [p.grad for p in self.params]
+        for param, grad in zip(self.params, grads, strict=True):
+            if grad is not None and grad.layout is not torch.strided:
+                check_dense(self._layer_of(param).name, grad)
+        present = self._present(grads)
         for cohort in self._cohorts(present):
             due = options.schedule(cohort.warm).due(cohort.k)
             for part in self._slices(cohort.chosen):
                 self._step_part(part, cohort.k, due, grads, options, curvature)
             if due.invert is True or (due.invert and cohort.k % options.inverse_every == 0):
                 self.failures.record(self.info.ne(0).sum())
+
+    def _present(self, grads: Grads) -> list[bool]:
+        """Which layers have a gradient, of the weight or of the bias."""
+        here = [grad is not None for grad in grads]
+        if self.form.bias:
+            return [a or b for a, b in zip(here[::2], here[1::2], strict=True)]
+        return here
+
+    def _layer_of(self, param: Tensor) -> Layer:
+        return next(layer for layer in self.layers if any(p is param for p in layer.parameters))
 
     def _slices(self, chosen: Sequence[int] | None) -> list[slice]:
         if chosen is None:
@@ -193,13 +125,13 @@ class DenseEngine(Engine):
         part: slice,
         k: int,
         due: Due,
-        grads: dict[Tensor, Tensor],
+        grads: Grads,
         options: Options,
         curvature: Curvature | None,
     ) -> None:
         sign = -1.0 if options.maximize else 1.0
         self.momenta[part].mul_(options.momentum)
-        self._add(self._views_of(self._momentum_views, part), grads, sign)
+        self._add(self._momentum_views[self._of(part)], grads, part, sign)
 
         for some in self._due_slices(due.update, part):
             if curvature is None:
@@ -208,7 +140,8 @@ class DenseEngine(Engine):
                 for sample, beta in zip(
                     curvature, sample_betas(options.beta, len(curvature)), strict=True
                 ):
-                    self._update(some, grads | sample, beta)
+                    own = zip(self.params, grads, strict=True)
+                    self._update(some, [sample.get(p, grad) for p, grad in own], beta)
         if due.norms:
             self._refresh_target_norms(part, options.momentum_correction(k))
         for some in self._due_slices(due.invert, part, later=1):
@@ -231,24 +164,38 @@ class DenseEngine(Engine):
             if ((first + i) * count // turns + later) % count == index
         ]
 
-    def _add(self, views: Views, tensors: dict[Tensor, Tensor], alpha: float) -> None:
-        """Adds ``alpha`` times the tensors of parameters to their places in rows."""
-        found = [(view, tensors[p], layer) for p, view, layer in views if p in tensors]
-        if found:
-            torch._foreach_add_(
-                [view for view, _, _ in found],
-                [_matching(tensor, layer, self.form) for _, tensor, layer in found],
-                alpha=alpha,
-            )
+    def _with_gradient(self, part: slice, grads: Grads) -> list[int]:
+        """Which parameters of some layers have one."""
+        places = self._of(part)
+        return [i for i in range(places.start, places.stop) if grads[i] is not None]
 
-    def _move(self, part: slice, grads: dict[Tensor, Tensor], options: Options) -> None:
-        views = self._views_of(self._direction_views, part)
-        moving = [(p.detach(), view, layer) for p, view, layer in views if p in grads]
+    def _matching(self, tensors: Sequence[Tensor], which: Sequence[int]) -> list[Tensor]:
+        """Tensors of these parameters in the shapes of their places in rows."""
+        if not any(layer.transposed for layer in self.layers):
+            return list(tensors)
+        each = 2 if self.form.bias else 1
+        return [
+            matching(tensor, self.layers[i // each], self.form)
+            for i, tensor in zip(which, tensors, strict=True)
+        ]
+
+    def _add(self, views: Sequence[Tensor], grads: Grads, part: slice, alpha: float) -> None:
+        """Adds ``alpha`` times the gradients of some layers to their places in rows."""
+        which = self._with_gradient(part, grads)
+        if which:
+            first = self._of(part).start
+            found = [grad for grad in grads[self._of(part)] if grad is not None]
+            here = [views[i - first] for i in which]
+            torch._foreach_add_(here, self._matching(found, which), alpha=alpha)
+
+    def _move(self, part: slice, grads: Grads, options: Options) -> None:
+        which = self._with_gradient(part, grads)
+        params = [self.params[i].detach() for i in which]
         if options.weight_decay:
             decay = 1.0 - options.lr * options.weight_decay
-            torch._foreach_mul_([param for param, _, _ in moving], decay)
-        params = [_matching(param, layer, self.form) for param, _, layer in moving]
-        steps = [view for _, view, _ in moving]
+            torch._foreach_mul_(params, decay)
+        params = self._matching(params, which)
+        steps = [self._direction_views[i] for i in which]
         if isinstance(options.lr, Tensor):
             torch._foreach_sub_(params, torch._foreach_mul(steps, options.lr))
         else:
@@ -257,13 +204,13 @@ class DenseEngine(Engine):
     def _pieces(self, natural: Tensor) -> Tensor:
         """``[l, matrices, rows, pieces * width]`` as ``[l * matrices * pieces, rows, width]``."""
         form = self.form
-        cut = _split(natural, 3, form.pieces, form.width).transpose(2, 3)
+        cut = split(natural, 3, form.pieces, form.width).transpose(2, 3)
         return cut.reshape(-1, form.rows, form.width)
 
-    def _update(self, part: slice, grads: dict[Tensor, Tensor], beta: float) -> None:
+    def _update(self, part: slice, grads: Grads, beta: float) -> None:
         """``G <- beta G + (1 - beta) / rows * sum over rows of D D^T``, and ``v`` likewise."""
         rows = torch.zeros_like(self.momenta[part])
-        self._add(self._views(rows, part), grads, 1.0)
+        self._add(self._views(rows, part), grads, part, 1.0)
         # A row that is not finite is left out of what the rows share.
         rows = torch.where(rows.isfinite().all(dim=-1, keepdim=True), rows, 0.0)
         pieces = self._pieces(rows)
@@ -312,8 +259,8 @@ class DenseEngine(Engine):
             torch.bmm(momenta.view(shape), inverse, out=directions.view(shape))
         else:
             product = torch.bmm(self._pieces(momenta), inverse)
-            cut = _split(product, 0, -1, form.matrices, form.pieces).transpose(2, 3)
-            _split(directions, 3, form.pieces, form.width).copy_(cut)
+            cut = split(product, 0, -1, form.matrices, form.pieces).transpose(2, 3)
+            split(directions, 3, form.pieces, form.width).copy_(cut)
         if self.target_norms is not None:
             scale = self.target_norms[part] / _norms(directions)
             # A direction of zero has no norm to rescale.
@@ -324,7 +271,8 @@ class DenseEngine(Engine):
     def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
         for i, layer in enumerate(self.layers):
             if all(p in grads for p in layer.parameters):
-                self._update(slice(i, i + 1), grads, 1.0 - 1.0 / count)
+                mine = [grads.get(p) for p in self.params]
+                self._update(slice(i, i + 1), mine, 1.0 - 1.0 / count)
                 self.warm[i] = True
 
     def finish_average(self, options: Options) -> None:
@@ -336,10 +284,11 @@ class DenseEngine(Engine):
     def export(self) -> dict[Tensor, dict[str, Any]]:
         everything = slice(0, len(self.layers))
         exported: dict[Tensor, dict[str, Any]] = {}
-        for param, view, _ in self._momentum_views:
+        for param, view in zip(self.params, self._momentum_views, strict=True):
             exported[param] = {"momentum_buffer": view.reshape(param.shape).clone()}
         if self.second_moment is not None:
-            for param, view, _ in self._views(self.second_moment, everything):
+            squares = self._views(self.second_moment, everything)
+            for param, view in zip(self.params, squares, strict=True):
                 exported[param]["second_moment"] = view.reshape(param.shape).clone()
         for i, layer in enumerate(self.layers):
             for param in layer.parameters:
@@ -378,18 +327,21 @@ class DenseEngine(Engine):
                 continue
             part = slice(i, i + 1)
             self._load_counts(i, entry)
-            self._fill(self._views_of(self._momentum_views, part), saved, "momentum_buffer")
+            self._fill(self._momentum_views[self._of(part)], part, saved, "momentum_buffer")
             if self.second_moment is not None and self.target_norms is not None:
                 squares = self._views(self.second_moment[part], part)
-                self._fill(squares, saved, "second_moment")
+                self._fill(squares, part, saved, "second_moment")
                 self.target_norms[i] = entry["target_norm"]
             self.stats[i] = entry["stats"]
             self.weights[i] = entry["weights"]
             self.inverse[i] = entry["inverse"]
 
-    def _fill(self, views: Views, saved: dict[Tensor, dict[str, Any]], key: str) -> None:
-        for param, view, layer in views:
-            view.copy_(_matching(saved[param][key], layer, self.form))
+    def _fill(
+        self, views: Sequence[Tensor], part: slice, saved: dict[Tensor, dict[str, Any]], key: str
+    ) -> None:
+        layer = self.layers[part.start]
+        for param, view in zip(layer.parameters, views, strict=True):
+            view.copy_(matching(saved[param][key], layer, self.form))
 
     @property
     def state_bytes(self) -> int:

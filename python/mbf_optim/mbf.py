@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from mbf_kernels.layout import MAX_SMALL_BLOCK
 
 from .block_engine import BlockEngine
-from .dense_engine import DenseEngine, Form
+from .dense_engine import DenseEngine
+from .dense_form import Form
 from .elementwise_engine import ElementwiseEngine
 from .engine import Curvature, Engine, Options
 from .layers import (

@@ -1,0 +1,86 @@
+"""How a layer with large matrices is seen as rows, and where its parameters lie in them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from .layers import Layer
+
+
+def _cut(count: int, at_most: int) -> tuple[int, int]:
+    """Equal pieces of at most so many; the last one may be shorter. How many, and their width."""
+    width = math.ceil(count / math.ceil(count / at_most))
+    return math.ceil(count / width), width
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a layer is seen as rows."""
+
+    matrices: int
+    rows: int
+    columns: int
+    pieces: int
+    width: int
+    bias: bool
+
+    @staticmethod
+    def of(layer: Layer, kind: str, max_block: int | None) -> Form:
+        weight, bias = layer.weight, layer.bias is not None
+        if layer.family == "conv":
+            volume = layer.kernel_volume
+            if kind == "average":  # one matrix for all kernels of the layer
+                return Form(1, weight.numel() // volume, volume, 1, volume, False)
+            inputs, rows = weight.shape[1], weight.shape[0] // layer.groups
+            if layer.transposed:
+                inputs, rows = weight.shape[0] // layer.groups, weight.shape[1]
+            at_most = inputs if max_block is None else max(1, max_block // volume)
+            pieces, channels = _cut(inputs, at_most)
+            return Form(layer.groups, rows, inputs * volume, pieces, channels * volume, False)
+        columns = weight.shape[1] + bias
+        pieces, width = _cut(columns, max_block or columns)
+        outputs = weight.shape[0]
+        if kind == "row":
+            return Form(outputs, 1, columns, pieces, width, bias)
+        return Form(1, outputs, columns, pieces, width, bias)
+
+    @property
+    def natural(self) -> tuple[int, int, int]:
+        """Shape of a layer's numbers as rows."""
+        return (self.matrices, self.rows, self.pieces * self.width)
+
+    @property
+    def square(self) -> tuple[int, int, int, int]:
+        """Shape of a layer's preconditioners."""
+        return (self.matrices, self.pieces, self.width, self.width)
+
+
+def split(tensor: Tensor, dim: int, *sizes: int) -> Tensor:
+    """One dimension as several; a view."""
+    return tensor.view(*tensor.shape[:dim], *sizes, *tensor.shape[dim + 1 :])
+
+
+def as_weight(rows: Tensor, layer: Layer, form: Form) -> Tensor:
+    """The numbers of the weight within a layer's rows, as a view that :func:`matching` fits."""
+    weight = layer.weight
+    used = form.columns - form.bias
+    kernel = weight.shape[2:]
+    if layer.family != "conv":
+        return rows.reshape(weight.shape[0], -1)[:, :used]
+    if form.rows * form.matrices == weight.numel() // layer.kernel_volume:
+        return rows.view(weight.shape)  # a row per kernel
+    numbers = rows[..., :used]
+    if not layer.transposed:
+        return split(numbers.flatten(0, 1), 1, weight.shape[1], *kernel)
+    # [groups, outputs, inputs, *kernel] to [groups, inputs, outputs, *kernel]
+    return split(numbers, 2, form.columns // layer.kernel_volume, *kernel).transpose(1, 2)
+
+
+def matching(tensor: Tensor, layer: Layer, form: Form) -> Tensor:
+    """A tensor of the shape of a weight or bias in the shape of its place in rows; a view."""
+    if layer.transposed and form.rows * form.matrices != tensor.shape[0] * tensor.shape[1]:
+        return split(tensor, 0, layer.groups, tensor.shape[0] // layer.groups)
+    return tensor
