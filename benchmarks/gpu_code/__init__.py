@@ -1,0 +1,1 @@
+"""What the GPU kernels compile to, looked at without a GPU."""

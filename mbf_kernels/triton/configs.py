@@ -1,0 +1,35 @@
+"""How each block size is launched: the shipped table of ``configs.json``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Config:
+    """Of one block size.
+
+    ``lanes`` blocks, and as many threads, make a program: a whole number of warps of any card.
+    """
+
+    lanes: int
+    unroll: int  # pivots at a time in an inversion within a larger pass
+    unroll_alone: int  # and in one by itself, where compiling more of them is still quick
+    step_registers: int | None  # at most, in a step alone; None leaves it to the compiler
+
+
+@cache
+def _shipped() -> dict[str, dict[str, int]]:
+    table: dict[str, dict[str, int]] = json.loads(
+        Path(__file__).with_name("configs.json").read_text()
+    )
+    return table
+
+
+@cache
+def config_for(block_size: int) -> Config:
+    table = _shipped()
+    return Config(**(table["default"] | table.get(str(block_size), {})))

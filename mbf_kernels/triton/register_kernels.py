@@ -1,0 +1,277 @@
+"""Update, inversion and step of small blocks, everything of a block in one thread's registers.
+
+One kernel serves all of them: what a launch does not do is compiled out, what it does to some of
+the tiles only is masked.
+"""
+
+
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .lane_math import (
+    adam_square,
+    combined,
+    inverse,
+    is_finite,
+    squared_norm,
+    symmetric_product,
+)
+from .natural_memory import block_offsets, load_columns, store_columns, store_rows
+from .tensor_sums import finish_norms
+
+PARAMS: tl.constexpr = tl.constexpr(0)
+GRADS: tl.constexpr = tl.constexpr(1)
+MOMENTA: tl.constexpr = tl.constexpr(2)
+
+
+@triton.jit
+def load_triangle(at, mask, T: tl.constexpr):
+    result = ()
+    for i in tl.static_range(T):
+        result = result + (tl.load(at + i * 16, mask=mask, other=0.0).to(tl.float32),)
+    return result
+
+
+@triton.jit
+def load_diagonal(at, mask, D: tl.constexpr):
+    result = ()
+    for i in tl.static_range(D):
+        result = result + (tl.load(at + (i * (i + 3) // 2) * 16, mask=mask, other=0.0),)
+    return result
+
+
+@triton.jit
+def update_triangle(at, d, updated, wanted, beta, D: tl.constexpr):
+    """``beta G + (1 - beta) d d^T`` and its trace; G itself in lanes that are only wanted."""
+    keep = tl.where(updated, tl.cast(beta, tl.float32), 1.0)
+    add = tl.where(updated, tl.cast(1.0 - beta, tl.float32), 0.0)
+    v = ()
+    for i in tl.static_range(D):
+        # 0 times an infinite gradient would not be 0.
+        v = v + (tl.where(updated, d[i], 0.0),)
+    result = ()
+    trace = tl.zeros_like(keep)
+    for i in tl.static_range(D):
+        scaled = add * v[i]
+        for j in tl.static_range(i + 1):
+            number = tl.load(at + (i * (i + 1) // 2 + j) * 16, mask=wanted, other=0.0)
+            number = keep * number + scaled * v[j]
+            tl.store(at + (i * (i + 1) // 2 + j) * 16, number, mask=updated)
+            result = result + (number,)
+        trace += result[i * (i + 3) // 2]
+    return result, trace
+
+
+@triton.jit
+def write_tallies(at, weight, trace, updated, TILES: tl.constexpr):
+    """Weight, and trace of G / weight over the finite blocks, of every tile that was updated."""
+    finite = tl.where(is_finite(trace) & updated, trace, 0.0).to(tl.float64)
+    traces = tl.sum(tl.reshape(finite, (TILES, 16)), axis=1)
+    weights = tl.max(tl.reshape(weight, (TILES, 16)), axis=1)
+    mask = tl.max(tl.reshape(updated.to(tl.int32), (TILES, 16)), axis=1) > 0
+    places = at + 2 * tl.arange(0, TILES)
+    tl.store(places, weights, mask=mask)
+    tl.store(places + 1, tl.where(weights > 0.0, traces / weights, 0.0), mask=mask)
+
+
+@triton.jit
+def debiased(a, weight, T: tl.constexpr):
+    short = weight.to(tl.float32)
+    scale = tl.where(short > 0.0, tl.div_rn(1.0, short), 1.0)
+    result = ()
+    for i in tl.static_range(T):
+        result = result + (a[i] * scale,)
+    return result
+
+
+@triton.jit
+def lifted(a, damping, D: tl.constexpr):
+    """``A + damping I``"""
+    result = ()
+    for i in tl.static_range(D):
+        for j in tl.static_range(i):
+            result = result + (a[i * (i + 1) // 2 + j],)
+        result = result + (a[i * (i + 3) // 2] + damping,)
+    return result
+
+
+@triton.jit
+def keep_good(at, fresh, good, valid, T: tl.constexpr, WANTED: tl.constexpr):
+    """Stores the inverses that are good; returns, if wanted, what is stored there now."""
+    result = ()
+    for i in tl.static_range(T):
+        stored = fresh[i].to(at.dtype.element_ty)
+        if WANTED:
+            last = tl.load(at + i * 16, mask=valid & ~good, other=stored)
+            result = result + (last.to(tl.float32),)
+        tl.store(at + i * 16, stored, mask=good)
+    return result
+
+
+@triton.jit(
+    do_not_specialize=[
+        "first_item",
+        "tensors",
+        "damping_stride",
+        "target_stride",
+        "update_first",
+        "update_last",
+        "invert_first",
+        "invert_last",
+        "lr",
+        "momentum",
+        "weight_decay",
+        "beta",
+        "momentum_correction",
+    ]
+)
+def register_pass(
+    work,  # int32 [items, 4]: tensor, first tile, first block in the tensor, blocks
+    spans,  # int32 [tensors, 2]: first tile, items
+    pointers,  # int64 [3, tensors]: params, grads, momenta; 0 where absent
+    views,  # int64 [3, tensors, 4]: see table.view_of
+    stats,  # float32 [tiles, T, 16]
+    tallies,  # float64 [tiles, 2]: weight, trace
+    inverses,  # [tiles, T, 16]
+    info,  # int32 [tiles, 16]
+    damping,  # float64, one or one per tensor
+    controls,  # float64 [lr, momentum correction, update, invert]
+    targets,  # float64, one or one per tensor
+    directions,  # float32 [tiles, 16, D]
+    norms,  # float64 [tiles, 2]
+    scales,  # float64 [tensors]
+    tickets,  # int32 [tensors]
+    first_item,
+    tensors,
+    damping_stride,
+    target_stride,
+    update_first,
+    update_last,
+    invert_first,
+    invert_last,
+    lr: tl.float32,
+    momentum: tl.float32,
+    weight_decay: tl.float32,
+    beta: tl.float64,
+    momentum_correction: tl.float32,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,  # the power of two D fits in
+    LANES: tl.constexpr,
+    UNROLL: tl.constexpr,
+    UPDATE: tl.constexpr,
+    INVERT: tl.constexpr,
+    STEP: tl.constexpr,
+    DEBIAS: tl.constexpr,
+    TARGETS: tl.constexpr,
+    REFRESH: tl.constexpr,
+    CONTROLS: tl.constexpr,
+    STRIDED: tl.constexpr,
+    LIMIT: tl.constexpr,  # the least number that the format of the inverses cannot hold
+    PARAM: tl.constexpr,
+    GRAD: tl.constexpr,
+    MOMENTUM: tl.constexpr,
+):
+    """The pass of ``csrc/cpu/job.h`` over the blocks of one item of work.
+
+    G <- beta G + (1 - beta) D D^T;  P <- (G / weight + damping I)^-1;  M <- momentum M + D;
+    W <- W - lr (P M + weight_decay W), or P M and its norms into ``directions`` and ``norms``.
+    """
+    T: tl.constexpr = D * (D + 1) // 2
+    TILES: tl.constexpr = LANES // 16
+    item = work + (first_item + tl.program_id(0)) * 4
+    tensor = tl.load(item)
+    tile = tl.load(item + 1)
+    block = tl.load(item + 2)
+    count = tl.load(item + 3)
+
+    lane = tl.arange(0, LANES)
+    valid = lane < count
+    lane_tile = tile + lane // 16
+    place = tile.to(tl.int64) * (T * 16) + ((lane // 16) * (T * 16) + lane % 16)
+
+    update = True
+    invert = True
+    if CONTROLS:
+        lr = tl.load(controls).to(tl.float32)
+        momentum_correction = tl.load(controls + 1).to(tl.float32)
+        update = tl.load(controls + 2) != 0.0
+        invert = tl.load(controls + 3) != 0.0
+
+    present = True
+    if UPDATE or STEP:
+        grad_address = tl.load(pointers + GRADS * tensors + tensor)
+        present = grad_address != 0
+        grads = grad_address.to(tl.pointer_type(GRAD))
+    if present:
+        if UPDATE or STEP:
+            offsets, stride = block_offsets(views, tensors, GRADS, tensor, block, lane, D, STRIDED)
+            d = load_columns(grads, offsets, stride, valid, D)
+        if STEP:
+            moments = tl.load(pointers + MOMENTA * tensors + tensor).to(tl.pointer_type(MOMENTUM))
+            offsets, stride = block_offsets(
+                views, tensors, MOMENTA, tensor, block, lane, D, STRIDED
+            )
+            m = combined(momentum, load_columns(moments, offsets, stride, valid, D), 1.0, d, D)
+            if STRIDED:
+                store_columns(moments, offsets, stride, m, valid, D)
+            else:
+                store_rows(moments + block.to(tl.int64) * D, m, count, D, LANES, WIDTH)
+
+        updated = valid & (lane_tile >= update_first) & (lane_tile < update_last) & update
+        inverted = valid & (lane_tile >= invert_first) & (lane_tile < invert_last) & invert
+        if UPDATE or DEBIAS or REFRESH:
+            weight = tl.load(tallies + 2 * lane_tile, mask=valid, other=0.0)
+
+        if UPDATE:
+            wanted = updated | (inverted if INVERT else updated)
+            a, trace = update_triangle(stats + place, d, updated, wanted, beta, D)
+            # One weight per tile: read by all of its lanes before the first of them writes.
+            tl.debug_barrier()
+            weight = tl.where(updated, beta * weight + (1.0 - beta), weight)
+            write_tallies(tallies + 2 * tile, weight, trace, updated, TILES)
+
+        if INVERT:
+            if not UPDATE:
+                a = load_triangle(stats + place, inverted, T)
+            failed = tl.full((LANES,), 1, tl.int32)
+            if (tile < invert_last) & (tile + TILES > invert_first) & invert:
+                if DEBIAS:
+                    a = debiased(a, weight, T)
+                lift = tl.load(damping + tensor * damping_stride).to(tl.float32)
+                a, failed = inverse(lifted(a, lift, D), LIMIT, D, UNROLL)
+                tl.store(info + tile.to(tl.int64) * 16 + lane, failed, mask=inverted)
+            p = keep_good(inverses + place, a, inverted & (failed == 0), valid, T, STEP)
+        elif STEP:
+            p = load_triangle(inverses + place, valid, T)
+        if STEP:
+            u = symmetric_product(p, m, D)
+
+        if STEP and not TARGETS:
+            # Read again: the masks of all rows would otherwise be kept in registers since M.
+            tensor = tl.load(item)
+            block = tl.load(item + 2)
+            count = tl.load(item + 3)
+            params = tl.load(pointers + PARAMS * tensors + tensor).to(tl.pointer_type(PARAM))
+            offsets, stride = block_offsets(views, tensors, PARAMS, tensor, block, lane, D, STRIDED)
+            w = load_columns(params, offsets, stride, valid, D)
+            w = combined(1.0 - lr * weight_decay, w, -lr, u, D)
+            if STRIDED:
+                store_columns(params, offsets, stride, w, valid, D)
+            else:
+                store_rows(params + block.to(tl.int64) * D, w, count, D, LANES, WIDTH)
+
+        if TARGETS:
+            store_rows(directions + tile.to(tl.int64) * (16 * D), u, count, D, LANES, WIDTH)
+            square = tl.sum(tl.where(valid, squared_norm(u, D), 0.0), axis=0)
+            tl.store(norms + 2 * tile, square)
+            if REFRESH:
+                v = load_diagonal(stats + place, valid, D)
+                adam = adam_square(m, v, weight.to(tl.float32), momentum_correction, D)
+                adam = tl.where(valid, adam, 0.0).to(tl.float64)
+                tl.store(norms + 2 * tile + 1, tl.sum(adam, axis=0))
+            finish_norms(
+                spans, norms, targets, scales, tickets, tensor, target_stride, TILES, REFRESH
+            )

@@ -1,0 +1,184 @@
+"""Where the kernels find their tensors: work lists, pointer tables and buffers, kept per state.
+
+Kernels take many tensors in one launch. What depends on the layout alone is made once: ``work``
+says, for every program, which blocks of which tensor are its own (one load, where a search over
+the tensors would be a chain of them). Addresses of tensors change, those of gradients every step:
+they are one small table, copied again only when an address in it is new, in one copy that nobody
+waits for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ..layout import TILE_BLOCKS, TileLayout
+from ..state import BlockState
+
+ONE_ROW = 2**31 - 1  # as ``inner``: all blocks are in one row, at one stride
+
+
+def view_of(tensor: Tensor, block_size: int) -> tuple[int, int, int, int]:
+    """``inner, outer stride, inner stride, element stride`` of a tensor seen as blocks.
+
+    Number e of block b is at ``(b // inner) * outer + (b % inner) * inner_stride + e * element``.
+    """
+    if tensor.is_contiguous():
+        return ONE_ROW, 0, block_size, 1
+    dims = [(n, s) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n != 1]
+    numbers = 1
+    split = len(dims)
+    while numbers < block_size:
+        split -= 1
+        numbers *= dims[split][0]
+    element = dims[-1][1] if split < len(dims) else 1
+    outer = dims[:split]
+    if not outer:
+        return ONE_ROW, 0, 0, element
+    # The longest run of dimensions, from the last, that one stride walks.
+    first = len(outer) - 1
+    inner = outer[-1][0]
+    while first > 0 and outer[first - 1][1] == inner * outer[-1][1]:
+        first -= 1
+        inner *= outer[first][0]
+    if first == 0:
+        return ONE_ROW, 0, outer[-1][1], element
+    return inner, outer[first - 1][1], outer[-1][1], element
+
+
+@dataclass(frozen=True)
+class Work:
+    """The items of work of a layout, ``lanes`` blocks each, none across two tensors."""
+
+    items: Tensor  # int32 [items, 4]: tensor, first tile, first block in the tensor, blocks
+    spans: Tensor  # int32 [tensors, 2]: first tile, items
+    tiles: list[int]  # first tile of each item
+
+    @staticmethod
+    def of(layout: TileLayout, lanes: int, device: torch.device) -> Work:
+        items: list[tuple[int, int, int, int]] = []
+        spans: list[tuple[int, int]] = []
+        step = lanes // TILE_BLOCKS
+        for t, count in enumerate(layout.block_counts):
+            start = layout.tile_starts[t]
+            blocks = range(0, count, lanes)
+            items += [
+                (t, start + k * step, block, min(lanes, count - block))
+                for k, block in enumerate(blocks)
+            ]
+            spans.append((start, len(blocks)))
+        return Work(
+            torch.tensor(items, dtype=torch.int32).reshape(-1, 4).to(device),
+            torch.tensor(spans, dtype=torch.int32).reshape(-1, 2).to(device),
+            [item[1] for item in items],
+        )
+
+    def within(self, tiles: tuple[int, int]) -> tuple[int, int]:
+        """The items, first and one past the last, that these tiles lie in."""
+        if tiles[0] >= tiles[1]:
+            return 0, 0
+        return max(bisect_right(self.tiles, tiles[0]) - 1, 0), bisect_left(self.tiles, tiles[1])
+
+
+class HostTable:
+    """A small table of numbers on the device that follows one on the host."""
+
+    def __init__(self, length: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.device_copy = torch.empty(length, dtype=dtype, device=device)
+        self._values: Sequence[float] | None = None
+        self._captured: list[tuple[Tensor, Tensor]] = []
+
+    def refresh(self, values: Sequence[float]) -> Tensor:
+        """The values on the device; copied only if they are not there yet."""
+        if values == self._values:
+            return self.device_copy
+        self._values = values
+        host = torch.tensor(values, dtype=self.device_copy.dtype)
+        if self.device_copy.device.type == "cpu":
+            self.device_copy.copy_(host)
+            return self.device_copy
+        # Pinned memory comes from torch's cache, which gives it out again after the copy is done.
+        staged = host.pin_memory()
+        if torch.cuda.is_current_stream_capturing():
+            # A graph copies from and to the same memory whenever it runs: that is its own for good.
+            self.device_copy = torch.empty_like(self.device_copy)
+            self._captured.append((staged, self.device_copy))
+        self.device_copy.copy_(staged, non_blocking=True)
+        return self.device_copy
+
+
+class StateTables:
+    """Everything the launches of one :class:`BlockState` keep between steps."""
+
+    def __init__(self, layout: TileLayout, device: torch.device) -> None:
+        tensors = len(layout.block_counts)
+        self.layout = layout
+        self.device = device
+        self._work: dict[int, Work] = {}
+        self._pointers: dict[object, HostTable] = {}
+        self._views = HostTable(3 * tensors * 4, torch.int64, device)
+        self._damping = HostTable(max(tensors, 1), torch.float64, device)
+        self._one_damping = HostTable(1, torch.float64, device)
+        self.nothing = torch.zeros(4, dtype=torch.int64, device=device)
+        self.tile_starts = torch.tensor(layout.tile_starts, dtype=torch.int32).to(device)
+        numbers = [float(max(n, 1) * layout.block_size) for n in layout.block_counts]
+        self.numbers = torch.tensor(numbers, dtype=torch.float64).to(device)
+        self.absolute_damping = torch.zeros(max(tensors, 1), dtype=torch.float64, device=device)
+        self.scales = torch.zeros(max(tensors, 1), dtype=torch.float64, device=device)
+        self.tickets = torch.zeros(max(tensors, 1), dtype=torch.int32, device=device)
+        self._scratch: Tensor | None = None
+
+    def work(self, lanes: int) -> Work:
+        if lanes not in self._work:
+            self._work[lanes] = Work.of(self.layout, lanes, self.device)
+        return self._work[lanes]
+
+    def pointers(self, group: object, lists: Sequence[Sequence[Tensor | None]]) -> Tensor:
+        """Addresses ``[3, tensors]``; 0 where there is no tensor."""
+        addresses = [0 if t is None else t.data_ptr() for tensors in lists for t in tensors]
+        if group not in self._pointers:
+            self._pointers[group] = HostTable(len(addresses), torch.int64, self.device)
+        return self._pointers[group].refresh(addresses)
+
+    def views(self, lists: Sequence[Sequence[Tensor | None]]) -> Tensor | None:
+        """``[3, tensors, 4]`` of :func:`view_of`, or None where all blocks are contiguous."""
+        if all(t is None or t.is_contiguous() for tensors in lists for t in tensors):
+            return None
+        d = self.layout.block_size
+        found: list[int] = []
+        for tensors in lists:
+            for tensor in tensors:
+                found += (ONE_ROW, 0, d, 1) if tensor is None else view_of(tensor, d)
+        return self._views.refresh(found)
+
+    def damping(self, values: Tensor) -> tuple[Tensor, int]:
+        """On the device, with the stride from one tensor's value to the next."""
+        values = values.detach().reshape(-1)
+        stride = 0 if values.numel() == 1 else 1
+        if values.device == self.device and self.device.type != "cpu":
+            return values.to(torch.float64), stride
+        table = self._damping if stride else self._one_damping
+        return table.refresh(values.tolist()), stride
+
+    def scratch(self, length: int) -> Tensor:
+        """Float32 numbers for one launch at a time."""
+        if self._scratch is None or self._scratch.numel() < length:
+            self._scratch = torch.empty(length, dtype=torch.float32, device=self.device)
+        return self._scratch
+
+
+_tables: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
+def tables_of(state: BlockState) -> StateTables:
+    """Kept as long as the state itself."""
+    tables: StateTables | None = _tables.get(state)
+    if tables is None or tables.device != state.stats.device or tables.layout is not state.layout:
+        tables = StateTables(state.layout, state.stats.device)
+        _tables[state] = tables
+    return tables
