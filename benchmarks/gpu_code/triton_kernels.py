@@ -43,7 +43,7 @@ class CompiledKernel:
 
     name: str
     variant: str  # of VARIANTS, or '' for a kernel that has none
-    block_size: int
+    block_size: int  # 0 for a kernel that serves all
     threads: int  # of a program
     lanes: int  # blocks of a program
     seconds: float  # the compilation took
@@ -68,15 +68,25 @@ def compile_kernels(
         dtype: of parameters, gradients and momenta: ``fp32``, ``bf16`` or ``fp16``.
         inverse_dtype: ``fp32`` or ``bf16``.
     """
-    from mbf_kernels.triton import launch
+    from mbf_kernels.triton import choice
 
+    kernel, constants, options = choice.damping_launch()
+    yield _compiled(kernel, "", 0, constants, options, {}, backend, arch)
     for d in block_sizes:
+        kernel, constants, options = choice.dense_launch(d, WARP[backend])
+        yield _compiled(kernel, "", d, constants, options, {}, backend, arch)
         for variant in variants:
             flags = {flag: flag in VARIANTS[variant] for flag in FLAGS}
-            kernel, constants, options = launch.pass_launch(
+            kernel, constants, options = choice.pass_launch(
                 d, inverse_dtype, flags, backend, WARP[backend]
             )
-            constants |= dict.fromkeys(("PARAM", "GRAD", "MOMENTUM"), launch.TYPES[dtype])
+            if "TARGETS" in VARIANTS[variant]:
+                apply, apply_constants, apply_options = choice.apply_launch(d, flags, WARP[backend])
+                apply_constants |= {"PARAM": choice.TYPES[dtype]}
+                yield _compiled(
+                    apply, variant, d, apply_constants, apply_options, {}, backend, arch
+                )
+            constants |= dict.fromkeys(("PARAM", "GRAD", "MOMENTUM"), choice.TYPES[dtype])
             yield _compiled(
                 kernel, variant, d, constants, options, {"inverses": inverse_dtype}, backend, arch
             )

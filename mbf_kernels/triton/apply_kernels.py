@@ -1,7 +1,5 @@
 """The second pass of a step with target norms: the directions, rescaled, reach the parameters."""
 
-
-
 from __future__ import annotations
 
 import triton

@@ -6,6 +6,11 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+# The largest block kept in registers. Beyond it the inverse takes longer to compile than anybody
+# wants to wait for it: 11 s at 9 for a pass that does everything, growing with the sixth power.
+MAX_IN_REGISTERS = 9
 
 
 @dataclass(frozen=True)
@@ -18,12 +23,13 @@ class Config:
     lanes: int
     unroll: int  # pivots at a time in an inversion within a larger pass
     unroll_alone: int  # and in one by itself, where compiling more of them is still quick
+    panels: bool  # blocks in scratch memory instead of registers
     step_registers: int | None  # at most, in a step alone; None leaves it to the compiler
 
 
 @cache
-def _shipped() -> dict[str, dict[str, int]]:
-    table: dict[str, dict[str, int]] = json.loads(
+def _shipped() -> dict[str, dict[str, Any]]:
+    table: dict[str, dict[str, Any]] = json.loads(
         Path(__file__).with_name("configs.json").read_text()
     )
     return table
@@ -32,4 +38,5 @@ def _shipped() -> dict[str, dict[str, int]]:
 @cache
 def config_for(block_size: int) -> Config:
     table = _shipped()
-    return Config(**(table["default"] | table.get(str(block_size), {})))
+    kind = "registers" if block_size <= MAX_IN_REGISTERS else "panels"
+    return Config(**(table[kind] | table.get(str(block_size), {})))

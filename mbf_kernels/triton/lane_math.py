@@ -4,8 +4,6 @@ A symmetric block is a tuple of its ``T = D (D + 1) / 2`` packed numbers, each a
 a vector of a block is a tuple of ``D`` of them. All indices are known to the compiler.
 """
 
-
-
 from __future__ import annotations
 
 import triton
@@ -131,12 +129,12 @@ def squared_norm(u, D: tl.constexpr):
 
 
 @triton.jit
-def adam_square(m, v, weight, correction, D: tl.constexpr):
-    """Squared norm of ``clip(correction m / (sqrt(v / weight) + 1e-8), -1, 1)``; 0 if not finite."""
+def adam_square(m, v, weight, c, D: tl.constexpr):
+    """Squared norm of ``clip(c m / (sqrt(v / weight) + 1e-8), -1, 1)``; 0 if not finite."""
     unbias = tl.where(weight > 0.0, tl.div_rn(1.0, weight), 1.0)
     total = tl.zeros_like(m[0])
     for e in tl.static_range(D):
-        step = correction * m[e] / (tl.sqrt(v[e] * unbias) + 1e-8)
+        step = c * m[e] / (tl.sqrt(v[e] * unbias) + 1e-8)
         square = step * step
         # Not a minimum: that would turn NaN into a number.
         total += tl.where(square > 1.0, 1.0, square)

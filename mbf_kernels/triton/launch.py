@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from ..layout import MAX_SMALL_BLOCK
-from ..reference import LEAST_RELATIVE_DAMPING, StepOptions
+from ..reference import StepOptions
 from ..state import BlockState
-from .apply_kernels import apply_directions
+from . import table
+from .choice import SHORT, TYPES, apply_launch, damping_launch, pass_launch
 from .configs import Config, config_for
-from .register_kernels import register_pass
+from .device import on, target
+from .panel_kernels import panel_pass
 from .table import StateTables, tables_of
-from .tensor_sums import damping_of_tensors
 
 Tiles = tuple[int, int]
 MaybeTensors = Sequence[Tensor | None]
 
 NO_TILES: Tiles = (0, 0)
-TYPES = {"fp32": tl.float32, "bf16": tl.bfloat16, "fp16": tl.float16}
-SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-# The least positive number that becomes infinite when it is stored. For bfloat16 it is half way
-# between the largest and what would come next.
-OVERFLOW = {"fp32": float("inf"), "bf16": float.fromhex("0x1.ffp127")}
 
 
 def update_(state: BlockState, grads: MaybeTensors, beta: float, tiles: Tiles) -> None:
@@ -130,48 +123,13 @@ def _absolute_damping(state: BlockState, damping: Tensor, relative: bool) -> tup
     tensors = len(state.layout.block_counts)
     if not relative or tensors == 0:
         return values, stride
-    with _on(state.stats.device):
-        damping_of_tensors[(tensors,)](
+    with on(state.stats.device):
+        kernel, constants, options = damping_launch()
+        kernel[(tensors,)](
             state.tallies, tables.tile_starts, tables.numbers, values, tables.absolute_damping,
-            stride, LEAST=LEAST_RELATIVE_DAMPING, num_stages=1,
+            stride, **constants, **options,
         )  # fmt: skip
     return tables.absolute_damping, 1
-
-
-def _on(device: torch.device) -> Any:
-    """Triton launches on the current device."""
-    return torch.cuda.device(device if device.type == "cuda" else -1)
-
-
-def _target() -> tuple[str, int]:
-    """What is compiled for, and its warp size."""
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        return "interpreter", 32
-    target = triton.runtime.driver.active.get_current_target()
-    return target.backend, target.warp_size
-
-
-def pass_launch(
-    block_size: int, inverse_dtype: str, flags: dict[str, bool], backend: str, warp_size: int
-) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """The kernel that serves a block size, its constants and its launch options.
-
-    ``flags`` are the constants that say what the launch does; those of dtypes come on top.
-    """
-    config = config_for(block_size)
-    alone = not (flags["UPDATE"] or flags["STEP"])
-    constants = flags | {
-        "D": block_size,
-        "WIDTH": triton.next_power_of_2(block_size),
-        "LANES": config.lanes,
-        "UNROLL": min(config.unroll_alone if alone else config.unroll, block_size),
-        "LIMIT": OVERFLOW[inverse_dtype],
-    }
-    options: dict[str, Any] = {"num_warps": config.lanes // warp_size, "num_stages": 1}
-    step_alone = not (flags["UPDATE"] or flags["INVERT"] or flags["TARGETS"])
-    if config.step_registers and step_alone and backend == "cuda":
-        options["maxnreg"] = config.step_registers
-    return register_pass, constants, options
 
 
 class _Pass:
@@ -233,18 +191,26 @@ class _Pass:
             "STRIDED": self.strided,
         }
         kernel, constants, launch_options = pass_launch(
-            state.layout.block_size, SHORT[state.inverse.dtype], flags, *_target()
+            state.layout.block_size, SHORT[state.inverse.dtype], flags, *target()
         )
-        with _on(state.stats.device):
-            kernel[(last - first,)](
+        programs = last - first
+        bounds: tuple[int, ...] = (first,)
+        extra: tuple[Tensor, ...] = ()
+        if kernel is panel_pass:
+            size = constants["ROWS"] * self.config.lanes
+            programs = min(programs, max(table.SCRATCH_BYTES // (4 * size), 1))
+            extra = (tables.scratch(programs * size),)
+            bounds = (first, last)
+        with on(state.stats.device):
+            kernel[(programs,)](
                 work.items, work.spans, self.pointers, self.views,
                 state.stats, state.tallies, state.inverse, state.info, numbers,
                 nothing if controls is None else controls,
                 nothing if targets is None else targets,
                 nothing if directions is None else directions,
                 nothing if norms is None else norms,
-                tables.scales, tables.tickets,
-                first, len(state.layout.block_counts), stride,
+                tables.scales, tables.tickets, *extra,
+                *bounds, len(state.layout.block_counts), stride,
                 0 if targets is None or targets.numel() == 1 else 1,
                 *update, *invert,
                 step.lr if step else 0.0, step.momentum if step else 0.0,
@@ -257,15 +223,14 @@ class _Pass:
         work, tables, d = self.work, self.tables, self.state.layout.block_size
         if not work.tiles:
             return
-        with _on(self.state.stats.device):
-            apply_directions[(len(work.tiles),)](
+        flags = {"CONTROLS": controls is not None, "STRIDED": self.strided}
+        kernel, constants, launch_options = apply_launch(d, flags, target()[1])
+        with on(self.state.stats.device):
+            kernel[(len(work.tiles),)](
                 work.items, self.pointers, self.views,
                 tables.nothing if controls is None else controls, directions, tables.scales,
                 len(self.state.layout.block_counts), step.lr, step.weight_decay,
-                D=d, WIDTH=triton.next_power_of_2(d), LANES=self.config.lanes,
-                CONTROLS=controls is not None, STRIDED=self.strided,
-                PARAM=TYPES[SHORT[self.dtypes[0]]], num_stages=1,
-                num_warps=self.config.lanes // _target()[1],
+                **constants, PARAM=TYPES[SHORT[self.dtypes[0]]], **launch_options,
             )  # fmt: skip
 
 

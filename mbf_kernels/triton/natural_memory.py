@@ -1,8 +1,8 @@
 """Parameters, gradients and momenta as torch keeps them, to and from one block per lane.
 
 Reads go number by number, D numbers apart from thread to thread: the first brings in whole sectors
-of memory, the others find them in the cache. Writes have no cache to meet in: contiguous tensors are
-written as rows ``[LANES, width]``, in which neighbouring threads hold neighbouring numbers (the
+of memory, the others find them in the cache. Writes have no cache to meet in: contiguous tensors
+are written as rows ``[LANES, width]``, in which neighbouring threads hold neighbouring numbers (the
 change goes through shared memory). Tensors with other strides (channels_last: the blocks are
 neighbours, not their numbers) are written number by number, as they lie.
 """

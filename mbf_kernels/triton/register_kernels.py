@@ -4,8 +4,6 @@ One kernel serves all of them: what a launch does not do is compiled out, what i
 the tiles only is masked.
 """
 
-
-
 from __future__ import annotations
 
 import triton

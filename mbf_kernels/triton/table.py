@@ -10,7 +10,7 @@ waits for.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,6 +49,16 @@ def view_of(tensor: Tensor, block_size: int) -> tuple[int, int, int, int]:
     if first == 0:
         return ONE_ROW, 0, outer[-1][1], element
     return inner, outer[first - 1][1], outer[-1][1], element
+
+
+# What the programs of a launch may have of scratch memory together: they take turns beyond it. It
+# fits the second-level cache of an A100 or newer.
+SCRATCH_BYTES = 32 << 20
+
+
+def panel_rows(panels: int) -> int:
+    """Numbers a lane has in scratch memory for a triangle of panels and one of its columns."""
+    return 16 * (panels * (panels + 1) // 2 + panels)
 
 
 @dataclass(frozen=True)
@@ -172,12 +182,12 @@ class StateTables:
         return self._scratch
 
 
-_tables: WeakIdKeyDictionary = WeakIdKeyDictionary()
+_tables: MutableMapping[BlockState, StateTables] = WeakIdKeyDictionary()
 
 
 def tables_of(state: BlockState) -> StateTables:
     """Kept as long as the state itself."""
-    tables: StateTables | None = _tables.get(state)
+    tables = _tables.get(state)
     if tables is None or tables.device != state.stats.device or tables.layout is not state.layout:
         tables = StateTables(state.layout, state.stats.device)
         _tables[state] = tables

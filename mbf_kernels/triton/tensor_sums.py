@@ -3,8 +3,6 @@
 Always in the same order, so that results do not depend on which program comes first.
 """
 
-
-
 from __future__ import annotations
 
 import triton

@@ -1,0 +1,97 @@
+"""Which kernel serves a block size, with which constants and launch options.
+
+Also what is needed to compile the kernels without launching them: see ``benchmarks/gpu_code``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from ..reference import LEAST_RELATIVE_DAMPING
+from .apply_kernels import apply_directions
+from .configs import config_for
+from .dense_kernels import dense_panels, dense_registers
+from .panel_kernels import panel_pass
+from .register_kernels import register_pass
+from .table import panel_rows
+from .tensor_sums import damping_of_tensors
+
+# A kernel, its constants and its launch options.
+Launch = tuple[Any, dict[str, Any], dict[str, Any]]
+
+TYPES = {"fp32": tl.float32, "bf16": tl.bfloat16, "fp16": tl.float16}
+SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+# The least positive number that becomes infinite when it is stored. For bfloat16 it is half way
+# between the largest and what would come next.
+OVERFLOW = {"fp32": float("inf"), "bf16": float.fromhex("0x1.ffp127")}
+
+
+def pass_launch(
+    block_size: int, inverse_dtype: str, flags: dict[str, bool], backend: str, warp_size: int
+) -> Launch:
+    """The kernel that serves a block size, its constants and its launch options.
+
+    ``flags`` are the constants that say what the launch does; those of dtypes come on top.
+    """
+    config = config_for(block_size)
+    options: dict[str, Any] = {"num_warps": config.lanes // warp_size, "num_stages": 1}
+    if config.panels:
+        panels = triton.cdiv(block_size, 4)
+        constants = flags | {
+            "D": block_size,
+            "PANELS": panels,
+            "ROWS": 2 * 4 * panels + (panel_rows(panels) if flags["INVERT"] else 0),
+            "LANES": config.lanes,
+            "LIMIT": OVERFLOW[inverse_dtype],
+        }
+        return panel_pass, constants, options
+    alone = not (flags["UPDATE"] or flags["STEP"])
+    constants = flags | {
+        "D": block_size,
+        "WIDTH": triton.next_power_of_2(block_size),
+        "LANES": config.lanes,
+        "UNROLL": min(config.unroll_alone if alone else config.unroll, block_size),
+        "LIMIT": OVERFLOW[inverse_dtype],
+    }
+    step_alone = not (flags["UPDATE"] or flags["INVERT"] or flags["TARGETS"])
+    if config.step_registers and step_alone and backend == "cuda":
+        options["maxnreg"] = config.step_registers
+    return register_pass, constants, options
+
+
+def apply_launch(block_size: int, flags: dict[str, bool], warp_size: int) -> Launch:
+    """The same for the second launch of a step with target norms."""
+    lanes = config_for(block_size).lanes
+    constants = {
+        "D": block_size,
+        "WIDTH": triton.next_power_of_2(block_size),
+        "LANES": lanes,
+        "CONTROLS": flags["CONTROLS"],
+        "STRIDED": flags["STRIDED"],
+    }
+    return apply_directions, constants, {"num_warps": lanes // warp_size, "num_stages": 1}
+
+
+def damping_launch() -> Launch:
+    """The same for the sums that relative damping needs."""
+    options = {"num_warps": 4, "num_stages": 1}
+    return damping_of_tensors, {"LEAST": LEAST_RELATIVE_DAMPING}, options
+
+
+def dense_launch(block_size: int, warp_size: int) -> Launch:
+    """The kernel that serves matrices of a size, its constants and its launch options."""
+    config = config_for(block_size)
+    constants: dict[str, Any] = {"D": block_size, "LANES": config.lanes}
+    options = {"num_warps": config.lanes // warp_size, "num_stages": 1}
+    if config.panels:
+        panels = triton.cdiv(block_size, 4)
+        return dense_panels, constants | {"PANELS": panels, "ROWS": panel_rows(panels)}, options
+    constants |= {
+        "WIDTH": triton.next_power_of_2(block_size),
+        "UNROLL": min(config.unroll_alone, block_size),
+    }
+    return dense_registers, constants, options

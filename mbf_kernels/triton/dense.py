@@ -1,0 +1,43 @@
+"""``spd_inverse`` of ordinary batched matrices, as launches of the kernels."""
+
+from __future__ import annotations
+
+import torch
+import triton
+from torch import Tensor
+
+from ..layout import MAX_SMALL_BLOCK
+from . import table
+from .choice import dense_launch
+from .dense_kernels import dense_panels
+from .device import on, target
+
+
+def spd_inverse(matrices: Tensor, damping: float) -> tuple[Tensor, Tensor]:
+    """``(A + damping I)^-1`` of float32 ``(..., d, d)``, and ``info`` ``(...)``."""
+    d = matrices.shape[-1]
+    if d > MAX_SMALL_BLOCK:
+        raise RuntimeError(
+            f"backend 'triton' has kernels for matrices of 1 to {MAX_SMALL_BLOCK} rows, got {d}"
+        )
+    if matrices.dtype != torch.float32:
+        raise RuntimeError(
+            f"backend 'triton' inverts float32 matrices, got {matrices.dtype}; "
+            "backend 'torch' serves every dtype and device"
+        )
+    dense = matrices.detach().reshape(-1, d, d).contiguous()
+    count, device = dense.shape[0], dense.device
+    result = torch.empty(matrices.shape, dtype=dense.dtype, device=device)
+    info = torch.empty(matrices.shape[:-2], dtype=torch.int32, device=device)
+    if count == 0:
+        return result, info
+    kernel, constants, options = dense_launch(d, target()[1])
+    programs = triton.cdiv(count, constants["LANES"])
+    scratch: tuple[Tensor, ...] = ()
+    if kernel is dense_panels:
+        size = constants["ROWS"] * constants["LANES"]
+        programs = min(programs, max(table.SCRATCH_BYTES // (4 * size), 1))
+        scratch = (torch.empty(programs * size, dtype=torch.float32, device=device),)
+    with on(device):
+        kernel[(programs,)](dense, result, info, *scratch, count, damping, **constants, **options)
+    return result, info

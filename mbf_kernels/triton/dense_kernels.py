@@ -1,0 +1,99 @@
+"""Inverses of ordinary dense matrices, with the mathematics of the passes over tiles."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .lane_math import inverse
+from .natural_memory import rows_of
+from .panel_kernels import check_diagonal, plain
+from .panel_math import invert_panels, panel_at
+from .register_kernels import lifted
+
+
+@triton.jit(do_not_specialize=["count", "damping"])
+def dense_registers(
+    matrices,  # float32 [count, D, D], of which the lower triangles are read
+    result,  # float32 [count, D, D]
+    info,  # int32 [count]
+    count,
+    damping: tl.float32,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,  # the power of two D fits in
+    LANES: tl.constexpr,
+    UNROLL: tl.constexpr,
+):
+    """``(A + damping I)^-1``, NaN where there is none; one matrix per thread."""
+    first = tl.program_id(0) * LANES
+    lane = tl.arange(0, LANES)
+    valid = first + lane < count
+    start = first.to(tl.int64) * (D * D)
+    a = ()
+    for i in tl.static_range(D):
+        for j in tl.static_range(i + 1):
+            at = matrices + start + (lane * (D * D) + (i * D + j))
+            a = a + (tl.load(at, mask=valid, other=0.0),)
+    a, failed = inverse(lifted(a, damping, D), float("inf"), D, UNROLL)
+    tl.store(info + first + lane, failed, mask=valid)
+    row = tl.arange(0, LANES).to(tl.int64)[:, None]
+    e = tl.arange(0, WIDTH)[None, :]
+    for i in tl.static_range(D):
+        numbers = ()
+        for j in tl.static_range(D):
+            number = a[i * (i + 1) // 2 + j] if j <= i else a[j * (j + 1) // 2 + i]
+            numbers = numbers + (tl.where(failed == 0, number, float("nan")),)
+        mask = (first + row < count) & (e < D)
+        at = result + start + (row * (D * D) + (i * D + e))
+        tl.store(at, rows_of(numbers, D, LANES, WIDTH), mask=mask)
+
+
+@triton.jit(do_not_specialize=["count", "damping"])
+def dense_panels(
+    matrices,  # float32 [count, D, D], of which the lower triangles are read
+    result,  # float32 [count, D, D]
+    info,  # int32 [count]
+    scratch,  # float32 [programs, ROWS, LANES]
+    count,
+    damping: tl.float32,
+    D: tl.constexpr,
+    PANELS: tl.constexpr,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    """The same for matrices too large for registers: see ``panel_math``."""
+    lane = tl.arange(0, LANES)
+    triangle = plain(scratch + tl.program_id(0).to(tl.int64) * (ROWS * LANES)) + lane[:, None]
+    column = triangle + (PANELS * (PANELS + 1) // 2) * 16 * LANES
+    q = tl.arange(0, 16)[None, :]
+    for first in range(tl.program_id(0) * LANES, count, tl.num_programs(0) * LANES):
+        valid = first + lane < count
+        start = (tl.full((1, 1), first, tl.int64) + lane[:, None]) * (D * D)
+        for i in range(PANELS):
+            for j in range(i + 1):
+                row = i * 4 + q // 4
+                col = j * 4 + q % 4
+                high = tl.maximum(row, col)
+                at = matrices + (start + (high * D + tl.minimum(row, col)))
+                number = tl.load(at, mask=valid[:, None] & (high < D), other=0.0)
+                diagonal = tl.where(row < D, damping, 1.0)
+                number = number + tl.where(row == col, diagonal, 0.0)
+                tl.store(panel_at(triangle, i, j, q, LANES), number)
+        tl.debug_barrier()
+        failed = invert_panels(triangle, column, float("inf"), PANELS, LANES)
+        too_large = check_diagonal(triangle, float("inf"), D, LANES)
+        failed = tl.where(failed < (1 << 30), failed, too_large)
+        failed = tl.where(failed < (1 << 30), failed, 0)
+        tl.store(info + first + lane, failed, mask=valid)
+        for i in range(D):
+            for begin in range(0, D, 16):
+                col = begin + q
+                mask = valid[:, None] & (col < D)
+                high = tl.maximum(col, i)
+                low = tl.minimum(col, i)
+                places = (high % 4) * 4 + low % 4
+                at = panel_at(triangle, high // 4, low // 4, places, LANES)
+                number = -tl.load(at, mask=mask, other=0.0)
+                number = tl.where(failed[:, None] == 0, number, float("nan"))
+                tl.store(result + (start + (i * D + col)), number, mask=mask)
+        tl.debug_barrier()

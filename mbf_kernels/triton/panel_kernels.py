@@ -1,0 +1,356 @@
+"""Update, inversion and step of blocks too large for registers: see ``panel_math``.
+
+The same pass as ``register_kernels``, with what is known of a block in scratch memory. Programs are
+as many as that memory allows and take one item of work after the other.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .lane_math import is_finite, note_failure
+from .natural_memory import strided_offsets
+from .panel_math import invert_panels, multiply_panels, panel_at
+from .register_kernels import GRADS, MOMENTA, PARAMS, write_tallies
+from .tensor_sums import finish_norms
+
+
+@triton.jit
+def plain(pointer):
+    """The same pointer with nothing known of its alignment.
+
+    Else loads and stores would take four blocks to a thread, and every panel would have to be
+    turned round in shared memory to get at its numbers.
+    """
+    return pointer.to(tl.int64, bitcast=True).to(pointer.dtype, bitcast=True)
+
+
+@triton.jit
+def natural_places(
+    views,
+    tensors,
+    KIND: tl.constexpr,
+    tensor,
+    block,
+    lane,
+    e,
+    D: tl.constexpr,
+    STRIDED: tl.constexpr,
+):
+    """Of numbers ``e`` of the blocks of these lanes, both of any shape that goes together."""
+    if STRIDED:
+        offsets, stride = strided_offsets(views, tensors, KIND, tensor, block + lane)
+        return offsets + e * stride
+    else:
+        return block.to(tl.int64) * D + (lane * D + e)
+
+
+@triton.jit
+def update_panels(
+    stats, d_at, updated, beta, D: tl.constexpr, PANELS: tl.constexpr, LANES: tl.constexpr
+):
+    """``G <- beta G + (1 - beta) d d^T``; ``stats`` points to each lane's block, ``[LANES, 1]``."""
+    keep = tl.cast(beta, tl.float32)
+    add = tl.cast(1.0 - beta, tl.float32)
+    q = tl.arange(0, 16)[None, :]
+    for i in range(PANELS):
+        row = i * 4 + q // 4
+        scaled = add * tl.load(d_at + row * LANES)
+        for j in range(i + 1):
+            col = j * 4 + q % 4
+            mask = updated[:, None] & (col <= row) & (row < D)
+            at = stats + (row * (row + 1) // 2 + col) * 16
+            number = tl.load(at, mask=mask, other=0.0)
+            tl.store(at, keep * number + scaled * tl.load(d_at + col * LANES), mask=mask)
+
+
+@triton.jit
+def load_diagonal(stats, first, mask, D: tl.constexpr):
+    """Numbers ``first`` to ``first + 3`` of the diagonal, ``[LANES, 4]``."""
+    e = first + tl.arange(0, 4)[None, :]
+    return tl.load(stats + (e * (e + 3) // 2) * 16, mask=mask[:, None] & (e < D), other=0.0)
+
+
+@triton.jit
+def fill_panels(
+    stats, triangle, scale, damping, wanted,
+    D: tl.constexpr, PANELS: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """``scale G + damping I`` into the working triangle, and ones beyond the last row."""
+    q = tl.arange(0, 16)[None, :]
+    for i in range(PANELS):
+        for j in range(i + 1):
+            row = i * 4 + q // 4
+            col = j * 4 + q % 4
+            high = tl.maximum(row, col)
+            at = stats + (high * (high + 1) // 2 + tl.minimum(row, col)) * 16
+            number = tl.load(at, mask=wanted[:, None] & (high < D), other=0.0)
+            diagonal = tl.where(row < D, damping, 1.0)
+            number = number * scale[:, None] + tl.where(row == col, diagonal, 0.0)
+            tl.store(panel_at(triangle, i, j, q, LANES), number)
+
+
+@triton.jit
+def check_diagonal(triangle, limit, D: tl.constexpr, LANES: tl.constexpr):
+    """The first number of the diagonal of ``-A`` that its format cannot hold; 2^30 for none."""
+    too_large = tl.full((LANES, 1), 1 << 30, tl.int32)
+    for e in range(D):
+        q = tl.full((1, 1), (e % 4) * 5, tl.int32)
+        number = -tl.load(panel_at(triangle, e // 4, e // 4, q, LANES))
+        too_large = note_failure(too_large, number, e + 1, limit)
+    return tl.reshape(too_large, (LANES,))
+
+
+@triton.jit
+def keep_good_panels(
+    triangle, inverses, good, D: tl.constexpr, PANELS: tl.constexpr, LANES: tl.constexpr
+):
+    q = tl.arange(0, 16)[None, :]
+    for i in range(PANELS):
+        for j in range(i + 1):
+            row = i * 4 + q // 4
+            col = j * 4 + q % 4
+            number = -tl.load(panel_at(triangle, i, j, q, LANES))
+            at = inverses + (row * (row + 1) // 2 + col) * 16
+            mask = good[:, None] & (col <= row) & (row < D)
+            tl.store(at, number.to(inverses.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def squared_norm_of(u_at, D: tl.constexpr, PANELS: tl.constexpr, LANES: tl.constexpr):
+    """As ``lane_math.squared_norm``, of a vector in scratch memory."""
+    e = tl.arange(0, 4)[None, :]
+    # Sums over the four columns come last: Triton's compiler fails on them inside these loops.
+    largest = tl.zeros((LANES, 4), tl.float32)
+    for i in range(PANELS):
+        largest = tl.maximum(largest, tl.abs(tl.load(u_at + (i * 4 + e) * LANES)))
+    largest = tl.max(largest, axis=1)
+    small = largest < 1e-15
+    large = largest > 1e15
+    scale = tl.where(small, 2.0**100, tl.where(large, 2.0**-80, 1.0))
+    squares = tl.zeros((LANES, 4), tl.float32)
+    for i in range(PANELS):
+        u = tl.load(u_at + (i * 4 + e) * LANES) * scale[:, None]
+        squares += u * u
+    total = tl.sum(squares, axis=1)
+    unscale = tl.where(small, 2.0**-100, tl.where(large, 2.0**80, 1.0)).to(tl.float64)
+    return tl.where(is_finite(total), total.to(tl.float64) * unscale * unscale, 0.0)
+
+
+@triton.jit
+def adam_square_of(
+    stats, m_at, weight, correction, valid,
+    D: tl.constexpr, PANELS: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """As ``lane_math.adam_square``, of a momentum in scratch memory."""
+    unbias = tl.where(weight > 0.0, tl.div_rn(1.0, weight), 1.0)[:, None]
+    e = tl.arange(0, 4)[None, :]
+    squares = tl.zeros((LANES, 4), tl.float32)
+    for i in range(PANELS):
+        v = load_diagonal(stats, i * 4, valid, D)
+        step = correction * tl.load(m_at + (i * 4 + e) * LANES) / (tl.sqrt(v * unbias) + 1e-8)
+        square = step * step
+        squares += tl.where(square > 1.0, 1.0, square)
+    total = tl.sum(squares, axis=1)
+    return tl.where(is_finite(total), total, 0.0)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "first_item",
+        "last_item",
+        "tensors",
+        "damping_stride",
+        "target_stride",
+        "update_first",
+        "update_last",
+        "invert_first",
+        "invert_last",
+        "lr",
+        "momentum",
+        "weight_decay",
+        "beta",
+        "momentum_correction",
+    ]
+)
+def panel_pass(
+    work,  # as in register_pass
+    spans,
+    pointers,
+    views,
+    stats,
+    tallies,
+    inverses,
+    info,
+    damping,
+    controls,
+    targets,
+    directions,
+    norms,
+    scales,
+    tickets,
+    scratch,  # float32 [programs, rows, LANES], see table.panel_rows
+    first_item,
+    last_item,
+    tensors,
+    damping_stride,
+    target_stride,
+    update_first,
+    update_last,
+    invert_first,
+    invert_last,
+    lr: tl.float32,
+    momentum: tl.float32,
+    weight_decay: tl.float32,
+    beta: tl.float64,
+    momentum_correction: tl.float32,
+    D: tl.constexpr,
+    PANELS: tl.constexpr,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+    UPDATE: tl.constexpr,
+    INVERT: tl.constexpr,
+    STEP: tl.constexpr,
+    DEBIAS: tl.constexpr,
+    TARGETS: tl.constexpr,
+    REFRESH: tl.constexpr,
+    CONTROLS: tl.constexpr,
+    STRIDED: tl.constexpr,
+    LIMIT: tl.constexpr,  # the least number that the format of the inverses cannot hold
+    PARAM: tl.constexpr,
+    GRAD: tl.constexpr,
+    MOMENTUM: tl.constexpr,
+):
+    """The pass of ``register_pass``, with the same arguments and results."""
+    T: tl.constexpr = D * (D + 1) // 2
+    TILES: tl.constexpr = LANES // 16
+    lane = tl.arange(0, LANES)
+    # A vector of all blocks (D D^T's, then P M), the momenta, and the working triangle.
+    u_at = plain(scratch + tl.program_id(0).to(tl.int64) * (ROWS * LANES)) + lane[:, None]
+    m_at = u_at + 4 * PANELS * LANES
+    triangle = m_at + 4 * PANELS * LANES
+    column = triangle + (PANELS * (PANELS + 1) // 2) * 16 * LANES
+
+    update = True
+    invert = True
+    if CONTROLS:
+        lr = tl.load(controls).to(tl.float32)
+        momentum_correction = tl.load(controls + 1).to(tl.float32)
+        update = tl.load(controls + 2) != 0.0
+        invert = tl.load(controls + 3) != 0.0
+
+    # Numbers of natural tensors, 16 of each block at a time, the fastest dimension last.
+    if STRIDED:
+        n_lane = tl.arange(0, LANES)[None, :]
+        n_e = tl.arange(0, 16)[:, None]
+    else:
+        n_lane = tl.arange(0, LANES)[:, None]
+        n_e = tl.arange(0, 16)[None, :]
+    n_u_at = plain(scratch + tl.program_id(0).to(tl.int64) * (ROWS * LANES)) + n_lane
+    n_m_at = n_u_at + 4 * PANELS * LANES
+
+    for item_index in range(first_item + tl.program_id(0), last_item, tl.num_programs(0)):
+        item = work + item_index * 4
+        tensor = tl.load(item)
+        tile = tl.load(item + 1)
+        block = tl.load(item + 2)
+        count = tl.load(item + 3)
+        valid = lane < count
+        lane_tile = tile + lane // 16
+        place = tile.to(tl.int64) * (T * 16) + ((lane // 16) * (T * 16) + lane % 16)
+        stats_at = plain(stats) + place[:, None]
+        inverses_at = plain(inverses) + place[:, None]
+        updated = valid & (lane_tile >= update_first) & (lane_tile < update_last) & update
+        inverted = valid & (lane_tile >= invert_first) & (lane_tile < invert_last) & invert
+
+        grad_address = tl.load(pointers + GRADS * tensors + tensor) if UPDATE or STEP else 1
+        if grad_address != 0:
+            if UPDATE or STEP:
+                grads = tl.cast(grad_address, tl.int64).to(tl.pointer_type(GRAD))
+                if STEP:
+                    moments = tl.load(pointers + MOMENTA * tensors + tensor)
+                    moments = moments.to(tl.pointer_type(MOMENTUM))
+                for start in range(0, 4 * PANELS, 16):
+                    e = start + n_e
+                    mask = (n_lane < count) & (e < D)
+                    at = natural_places(views, tensors, GRADS, tensor, block, n_lane, e, D, STRIDED)
+                    d = tl.load(grads + at, mask=mask, other=0.0).to(tl.float32)
+                    if UPDATE:
+                        tl.store(n_u_at + e * LANES, d, mask=e < 4 * PANELS)
+                    if STEP:
+                        at = natural_places(
+                            views, tensors, MOMENTA, tensor, block, n_lane, e, D, STRIDED
+                        )
+                        m = tl.load(moments + at, mask=mask, other=0.0).to(tl.float32)
+                        m = momentum * m + d
+                        tl.store(moments + at, m.to(MOMENTUM), mask=mask)
+                        tl.store(n_m_at + e * LANES, m, mask=e < 4 * PANELS)
+            if UPDATE or DEBIAS or REFRESH:
+                weight = tl.load(tallies + 2 * lane_tile, mask=valid, other=0.0)
+            tl.debug_barrier()
+
+            if UPDATE:
+                if (tile < update_last) & (tile + TILES > update_first) & update:
+                    update_panels(stats_at, u_at, updated, beta, D, PANELS, LANES)
+                    tl.debug_barrier()
+                    diagonal = tl.zeros((LANES, 4), tl.float32)
+                    for i in range(PANELS):
+                        diagonal += load_diagonal(stats_at, i * 4, updated, D)
+                    trace = tl.sum(diagonal, axis=1)
+                    weight = tl.where(updated, beta * weight + (1.0 - beta), weight)
+                    write_tallies(tallies + 2 * tile, weight, trace, updated, TILES)
+
+            if INVERT:
+                if (tile < invert_last) & (tile + TILES > invert_first) & invert:
+                    scale = tl.full((LANES,), 1.0, tl.float32)
+                    if DEBIAS:
+                        short = weight.to(tl.float32)
+                        scale = tl.where(short > 0.0, tl.div_rn(1.0, short), 1.0)
+                    lift = tl.load(damping + tensor * damping_stride).to(tl.float32)
+                    fill_panels(stats_at, triangle, scale, lift, inverted, D, PANELS, LANES)
+                    tl.debug_barrier()
+                    failed = invert_panels(triangle, column, LIMIT, PANELS, LANES)
+                    too_large = check_diagonal(triangle, LIMIT, D, LANES)
+                    failed = tl.where(failed < (1 << 30), failed, too_large)
+                    failed = tl.where(failed < (1 << 30), failed, 0)
+                    tl.store(info + tile.to(tl.int64) * 16 + lane, failed, mask=inverted)
+                    good = inverted & (failed == 0)
+                    keep_good_panels(triangle, inverses_at, good, D, PANELS, LANES)
+                    tl.debug_barrier()
+
+            if STEP:
+                multiply_panels(inverses_at, m_at, u_at, valid, D, PANELS, LANES)
+                if TARGETS:
+                    square = squared_norm_of(u_at, D, PANELS, LANES)
+                    tl.store(norms + 2 * tile, tl.sum(tl.where(valid, square, 0.0), axis=0))
+                    if REFRESH:
+                        adam = adam_square_of(
+                            stats_at, m_at, weight.to(tl.float32), momentum_correction, valid,
+                            D, PANELS, LANES,
+                        )  # fmt: skip
+                        adam = tl.where(valid, adam, 0.0).to(tl.float64)
+                        tl.store(norms + 2 * tile + 1, tl.sum(adam, axis=0))
+                else:
+                    params = tl.load(pointers + PARAMS * tensors + tensor)
+                    params = params.to(tl.pointer_type(PARAM))
+                    decay = 1.0 - lr * weight_decay
+                for start in range(0, D, 16):
+                    e = start + n_e
+                    mask = (n_lane < count) & (e < D)
+                    u = tl.load(n_u_at + e * LANES, mask=mask, other=0.0)
+                    if TARGETS:
+                        at = tile.to(tl.int64) * (16 * D) + (n_lane * D + e)
+                        tl.store(directions + at, u, mask=mask)
+                    else:
+                        at = natural_places(
+                            views, tensors, PARAMS, tensor, block, n_lane, e, D, STRIDED
+                        )
+                        w = tl.load(params + at, mask=mask, other=0.0).to(tl.float32)
+                        tl.store(params + at, (decay * w - lr * u).to(PARAM), mask=mask)
+                if TARGETS:
+                    finish_norms(
+                        spans, norms, targets, scales, tickets, tensor, target_stride,
+                        TILES, REFRESH,
+                    )  # fmt: skip
+            tl.debug_barrier()
