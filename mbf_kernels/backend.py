@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -44,17 +45,39 @@ def backends() -> dict[str, Availability]:
     >>> bool(mk.backends()["torch"])
     True
     """
-    if EXTENSION is None:
-        cpu = Availability(False, WHY_MISSING)
-    else:
-        cpu = Availability(True, f"instruction set {EXTENSION.current_isa()}")
-    not_yet = "this version of mbf_kernels has no kernels for it"
     return {
-        "cpu": cpu,
-        "cuda": Availability(False, not_yet),
-        "triton": Availability(False, not_yet),
+        "cpu": _cpu(),
+        "cuda": _cuda(),
+        "triton": _triton(),
         "torch": Availability(True, f"plain torch {torch.__version__}"),
     }
+
+
+def _cpu() -> Availability:
+    if EXTENSION is None:
+        return Availability(False, WHY_MISSING)
+    return Availability(True, f"instruction set {EXTENSION.current_isa()}")
+
+
+def _cuda() -> Availability:
+    if EXTENSION is None:
+        return Availability(False, WHY_MISSING)
+    built = ", ".join(EXTENSION.cuda_architectures)
+    if not built:
+        return Availability(
+            False,
+            "this build has no CUDA kernels; installing next to nvcc and a CUDA build of torch "
+            "compiles them (MBF_CUDA=1 insists)",
+        )
+    if not torch.cuda.is_available():
+        return Availability(False, f"built for {built}, but torch sees no CUDA device")
+    return Availability(True, f"built for {built}")
+
+
+def _triton() -> Availability:
+    from . import triton  # here, so that importing this package does not look for Triton
+
+    return Availability(*triton.available())
 
 
 def _require(name: str, source: str) -> None:
@@ -83,24 +106,46 @@ def use_backend(name: str) -> Iterator[None]:
         _forced.reset(token)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no types here
-def resolve(device: torch.device) -> str:
-    """The backend that serves tensors on ``device`` now; torch.compile asks while tracing."""
+def explicit() -> str | None:
+    """The backend that was asked for by name, if one was."""
     name = _forced.get()
     if name is None:
         name = os.environ.get("MBF_BACKEND")
         if name:
             _require(name, "MBF_BACKEND")
+    return name or None
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no types here
+def resolve(device: torch.device) -> str:
+    """The backend that serves tensors on ``device`` now; torch.compile asks while tracing."""
+    name = explicit()
     if name:
-        if name == "cpu" and device.type != "cpu":
-            raise RuntimeError(f"backend 'cpu' was asked for, but the tensors are on {device}")
+        if name in ("cpu", "cuda") and device.type != name:
+            raise RuntimeError(f"backend {name!r} was asked for, but the tensors are on {device}")
         return name
     if device.type == "cpu":
         if EXTENSION is not None:
             return "cpu"
         _warn_once("cpu", f"no compiled CPU kernels ({WHY_MISSING}); plain torch is used instead")
         return "torch"
-    _warn_once(device.type, f"no kernels for device {device} in this version; plain torch is used")
+    return _for_accelerator(device.type)
+
+
+@cache
+def _for_accelerator(device_type: str) -> str:
+    """cuda if it was built, else triton, else torch with a word on how to get a fast one."""
+    found = {name: status for name, status in backends().items() if name in ("cuda", "triton")}
+    if device_type == "cuda":
+        for name, status in found.items():
+            if status:
+                return name
+    reasons = "; ".join(f"{name}: {status.reason}" for name, status in found.items())
+    _warn_once(
+        device_type,
+        f"no fast kernels for tensors on {device_type}, plain torch is used. To get them, "
+        f"`pip install triton` is the shortest way. {reasons}",
+    )
     return "torch"
 
 

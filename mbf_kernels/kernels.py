@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import compiled, large, reference
-from .backend import resolve
+from .backend import explicit, resolve
 from .layout import MAX_SMALL_BLOCK
 from .options import Buffers, Inversion, StepOptions, TileRange, Update
 from .state import BlockState
@@ -43,10 +43,22 @@ class Kernels(Protocol):
         """Both, and the step of all tensors that have a gradient."""
 
 
-def kernels_for(device: torch.device, block_size: int) -> Kernels:
-    """The module that serves blocks of this size on this device."""
-    if resolve(device) == "torch":
+def kernels_for(device: torch.device, block_size: int, dtype: torch.dtype) -> Kernels:
+    """The module that serves blocks of this size on this device, with statistics in ``dtype``."""
+    name = resolve(device)
+    if name == "torch":
         return reference
     if block_size > MAX_SMALL_BLOCK:
         return large
+    if name != "cpu" and dtype == torch.float64:
+        if explicit():
+            raise RuntimeError(
+                f"backend {name!r} computes in float32 and was asked for float64; the backend "
+                "'torch' serves it on every device"
+            )
+        return reference
+    if name == "triton":
+        from . import triton  # here, so that importing this package does not import Triton
+
+        return triton
     return compiled

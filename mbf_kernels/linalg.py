@@ -41,4 +41,4 @@ def spd_inverse(A: Tensor, damping: float = 0.0) -> tuple[Tensor, Tensor]:
     damping = float(damping)
     check_damping([damping])
     check_not_recording(A=[A])
-    return kernels_for(A.device, A.shape[-1]).spd_inverse(A, damping)
+    return kernels_for(A.device, A.shape[-1], A.dtype).spd_inverse(A, damping)

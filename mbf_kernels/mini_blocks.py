@@ -267,7 +267,7 @@ class MiniBlocks:
     # --- arguments ------------------------------------------------------------------------------
 
     def _kernels(self) -> Kernels:
-        return kernels_for(self.device, self.block_size)
+        return kernels_for(self.device, self.block_size, self.stats_dtype)
 
     @staticmethod
     def _run(

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from ..reference import StepOptions
+from ..compiled import mark_written
+from ..options import Buffers, Inversion, StepOptions, TileRange, Update
 from ..state import BlockState
 
 __all__ = ["available", "fused_step_", "invert_", "spd_inverse", "update_"]
-
-Tiles = tuple[int, int]
 
 
 def available() -> tuple[bool, str]:
@@ -36,54 +35,46 @@ def available() -> tuple[bool, str]:
     return True, f"triton {triton.__version__} for {target.backend} {target.arch}"
 
 
-def update_(state: BlockState, grads: Sequence[Tensor | None], beta: float, tiles: Tiles) -> None:
+def update_(
+    state: BlockState, grads: Sequence[Tensor | None], beta: float, tiles: TileRange
+) -> None:
     """``G <- beta G + (1 - beta) D D^T`` in these tiles, where there is a gradient."""
     from .launch import update_ as run
 
     run(state, grads, beta, tiles)
 
 
-def invert_(state: BlockState, damping: Tensor, relative: bool, debias: bool, tiles: Tiles) -> None:
+def invert_(state: BlockState, inversion: Inversion) -> None:
     """``P <- (G + damping I)^-1`` in these tiles; a block that fails keeps its last ``P``.
 
-    ``damping`` is float64, one value or one per tensor, on the host or on the device.
+    The damping is on the host or on the device.
     """
     from .launch import invert_ as run
 
-    run(state, damping, relative, debias, tiles)
+    run(state, inversion.damping, inversion.relative, inversion.debias, inversion.tiles)
 
 
 def fused_step_(
     state: BlockState,
-    params: Sequence[Tensor],
+    params: list[Tensor],
     grads: Sequence[Tensor | None],
-    momenta: Sequence[Tensor],
+    momenta: list[Tensor],
     options: StepOptions,
-    *,
-    beta: float,
-    damping: Tensor,
-    relative: bool,
-    debias: bool,
-    update: Tiles,
-    invert: Tiles,
-    buffers: tuple[Tensor | None, Tensor | None],
-    controls: Tensor | None = None,
+    update: Update,
+    inversion: Inversion,
+    buffers: Buffers,
 ) -> None:
     """Update and inversion of these tiles and a step of all, in one launch.
-
-    Args:
-        buffers: ``(directions, norms)`` for target norms: float32 ``[tiles, 16, d]`` and float64
-            ``[tiles, 2]``; Nones without.
-        controls: float64 on the device, ``[lr, momentum correction, update, invert]``: used instead
-            of the host's values; update and invert, where not zero, are done in their tiles.
 
     Target norms take a second launch; relative damping, where tiles are inverted, two more.
     """
     from .launch import fused_step_ as run
 
+    mark_written(params, momenta)
     run(
-        state, params, grads, momenta, options, beta=beta, damping=damping, relative=relative,
-        debias=debias, update=update, invert=invert, buffers=buffers, controls=controls,
+        state, params, grads, momenta, options, beta=update.beta, damping=inversion.damping,
+        relative=inversion.relative, debias=inversion.debias, update=update.tiles,
+        invert=inversion.tiles, buffers=buffers, controls=options.controls,
     )  # fmt: skip
 
 

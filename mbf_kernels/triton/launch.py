@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..layout import MAX_SMALL_BLOCK
-from ..reference import StepOptions
+from ..options import StepOptions
 from ..state import BlockState
 from . import table
 from .choice import SHORT, TYPES, apply_launch, damping_launch, pass_launch
