@@ -35,6 +35,7 @@ POINTERS = {
     "directions": "fp32", "norms": "fp64", "scales": "fp64", "tickets": "i32", "scratch": "fp32",
     "tile_starts": "i32", "numbers": "fp64", "result": "fp64", "matrices": "fp32",
 }  # fmt: skip
+SCALARS = {"tl.float32": "fp32", "tl.float64": "fp64"}
 
 
 @dataclass(frozen=True)
@@ -112,11 +113,13 @@ def _compiled(
         name, annotation = parameter.name, str(parameter.annotation)
         if name in constants:
             signature[name] = "constexpr"
+        elif annotation in SCALARS:
+            signature[name] = SCALARS[annotation]
         elif name in POINTERS or name in dtypes:
             signature[name] = "*" + dtypes.get(name, POINTERS.get(name, ""))
             attributes[(place,)] = [["tt.divisibility", 16]]
         else:
-            signature[name] = {"tl.float32": "fp32", "tl.float64": "fp64"}.get(annotation, "i32")
+            signature[name] = "i32"
     start = time.perf_counter()
     compiled = triton.compile(
         ASTSource(kernel, signature, dict(constants), attributes),
