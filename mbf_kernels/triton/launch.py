@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from .table import StateTables, tables_of
 
 Tiles = tuple[int, int]
 MaybeTensors = Sequence[Tensor | None]
+Formats = tuple[torch.dtype, torch.dtype]  # of gradients and momenta
 
 NO_TILES: Tiles = (0, 0)
 
@@ -102,10 +102,10 @@ def _check(state: BlockState) -> None:
         )
 
 
-def _by_dtype(grads: MaybeTensors, momenta: MaybeTensors) -> list[tuple[Any, MaybeTensors]]:
+def _by_dtype(grads: MaybeTensors, momenta: MaybeTensors) -> list[tuple[Formats, MaybeTensors]]:
     """Gradients in groups that one launch can take: the others count as absent there."""
     keys = [
-        None if g is None else (g.dtype, None if m is None else m.dtype)
+        None if g is None else (g.dtype, torch.float32 if m is None else m.dtype)
         for g, m in zip(grads, momenta, strict=True)
     ]
     found = dict.fromkeys(key for key in keys if key is not None)
@@ -141,14 +141,16 @@ class _Pass:
         params: MaybeTensors,
         grads: MaybeTensors,
         momenta: MaybeTensors,
-        group: Any,
+        group: Formats | None,
     ) -> None:
         self.state = state
         self.tables: StateTables = tables_of(state)
         self.config: Config = config_for(state.layout.block_size)
         self.work = self.tables.work(self.config.lanes)
         lists = (params, grads, momenta)
-        self.dtypes = [next((t.dtype for t in ts if t is not None), torch.float32) for ts in lists]
+        param = next((t.dtype for t in params if t is not None), torch.float32)
+        grad, momentum = group or (torch.float32, torch.float32)
+        self.types = [TYPES[SHORT[dtype]] for dtype in (param, grad, momentum)]
         nothing = self.tables.nothing
         self.pointers = self.tables.pointers(group, lists) if group else nothing
         views = self.tables.views(lists)
@@ -179,7 +181,7 @@ class _Pass:
         targets = None if step is None else step.target_norms
         directions, norms = buffers
         numbers, stride = damping if damping is not None else (nothing, 0)
-        param, grad, momentum = (TYPES[SHORT[dtype]] for dtype in self.dtypes)
+        param, grad, momentum = self.types
         flags = {
             "UPDATE": updates,
             "INVERT": inverts,
@@ -230,7 +232,7 @@ class _Pass:
                 work.items, self.pointers, self.views,
                 tables.nothing if controls is None else controls, directions, tables.scales,
                 len(self.state.layout.block_counts), step.lr, step.weight_decay,
-                **constants, PARAM=TYPES[SHORT[self.dtypes[0]]], **launch_options,
+                **constants, PARAM=self.types[0], **launch_options,
             )  # fmt: skip
 
 

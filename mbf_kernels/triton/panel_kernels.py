@@ -232,13 +232,12 @@ def panel_pass(
     triangle = m_at + 4 * PANELS * LANES
     column = triangle + (PANELS * (PANELS + 1) // 2) * 16 * LANES
 
-    update = True
-    invert = True
     if CONTROLS:
         lr = tl.load(controls).to(tl.float32)
         momentum_correction = tl.load(controls + 1).to(tl.float32)
-        update = tl.load(controls + 2) != 0.0
-        invert = tl.load(controls + 3) != 0.0
+        # What is not to be done is done to no tiles.
+        update_last = tl.where(tl.load(controls + 2) != 0.0, update_last, update_first)
+        invert_last = tl.where(tl.load(controls + 3) != 0.0, invert_last, invert_first)
 
     # Numbers of natural tensors, 16 of each block at a time, the fastest dimension last.
     if STRIDED:
@@ -261,8 +260,8 @@ def panel_pass(
         place = tile.to(tl.int64) * (T * 16) + ((lane // 16) * (T * 16) + lane % 16)
         stats_at = plain(stats) + place[:, None]
         inverses_at = plain(inverses) + place[:, None]
-        updated = valid & (lane_tile >= update_first) & (lane_tile < update_last) & update
-        inverted = valid & (lane_tile >= invert_first) & (lane_tile < invert_last) & invert
+        updated = valid & (lane_tile >= update_first) & (lane_tile < update_last)
+        inverted = valid & (lane_tile >= invert_first) & (lane_tile < invert_last)
 
         grad_address = tl.load(pointers + GRADS * tensors + tensor) if UPDATE or STEP else 1
         if grad_address != 0:
@@ -291,7 +290,7 @@ def panel_pass(
             tl.debug_barrier()
 
             if UPDATE:
-                if (tile < update_last) & (tile + TILES > update_first) & update:
+                if (tile < update_last) & (tile + TILES > update_first):
                     update_panels(stats_at, u_at, updated, beta, D, PANELS, LANES)
                     tl.debug_barrier()
                     diagonal = tl.zeros((LANES, 4), tl.float32)
@@ -302,7 +301,7 @@ def panel_pass(
                     write_tallies(tallies + 2 * tile, weight, trace, updated, TILES)
 
             if INVERT:
-                if (tile < invert_last) & (tile + TILES > invert_first) & invert:
+                if (tile < invert_last) & (tile + TILES > invert_first):
                     scale = tl.full((LANES,), 1.0, tl.float32)
                     if DEBIAS:
                         short = weight.to(tl.float32)

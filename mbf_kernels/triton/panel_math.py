@@ -74,6 +74,12 @@ def invert_pivot(p, failed, first, limit):
     for u in tl.static_range(4):
         n, r = sweep_first(n, 4)
         failed = note_failure(failed, r, first + (u + 1), limit)
+    # An inverse too large for the format is told apart here: it makes NaN of all that follows, and
+    # the next pivots would look as if they had failed.
+    fine = failed == 1 << 30
+    for u in tl.static_range(4):
+        too_large = note_failure(failed, -n[u * (u + 3) // 2], first + (u + 1), limit)
+        failed = tl.where(fine, too_large, failed)
     n = (n[0], n[1], n[3], n[6], n[1], n[2], n[4], n[7],
          n[3], n[4], n[5], n[8], n[6], n[7], n[8], n[9])  # fmt: skip
     return n, failed

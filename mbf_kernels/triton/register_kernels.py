@@ -190,13 +190,12 @@ def register_pass(
     lane_tile = tile + lane // 16
     place = tile.to(tl.int64) * (T * 16) + ((lane // 16) * (T * 16) + lane % 16)
 
-    update = True
-    invert = True
     if CONTROLS:
         lr = tl.load(controls).to(tl.float32)
         momentum_correction = tl.load(controls + 1).to(tl.float32)
-        update = tl.load(controls + 2) != 0.0
-        invert = tl.load(controls + 3) != 0.0
+        # What is not to be done is done to no tiles.
+        update_last = tl.where(tl.load(controls + 2) != 0.0, update_last, update_first)
+        invert_last = tl.where(tl.load(controls + 3) != 0.0, invert_last, invert_first)
 
     present = True
     if UPDATE or STEP:
@@ -218,8 +217,8 @@ def register_pass(
             else:
                 store_rows(moments + block.to(tl.int64) * D, m, count, D, LANES, WIDTH)
 
-        updated = valid & (lane_tile >= update_first) & (lane_tile < update_last) & update
-        inverted = valid & (lane_tile >= invert_first) & (lane_tile < invert_last) & invert
+        updated = valid & (lane_tile >= update_first) & (lane_tile < update_last)
+        inverted = valid & (lane_tile >= invert_first) & (lane_tile < invert_last)
         if UPDATE or DEBIAS or REFRESH:
             weight = tl.load(tallies + 2 * lane_tile, mask=valid, other=0.0)
 
@@ -235,7 +234,7 @@ def register_pass(
             if not UPDATE:
                 a = load_triangle(stats + place, inverted, T)
             failed = tl.full((LANES,), 1, tl.int32)
-            if (tile < invert_last) & (tile + TILES > invert_first) & invert:
+            if (tile < invert_last) & (tile + TILES > invert_first):
                 if DEBIAS:
                     a = debiased(a, weight, T)
                 lift = tl.load(damping + tensor * damping_stride).to(tl.float32)
