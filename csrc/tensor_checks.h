@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/job.h"
+#include "job.h"
 
 namespace mbf {
 

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "job.h"
+#include "../job.h"
 
 namespace mbf {
 

@@ -4,9 +4,24 @@
 #include <string>
 #include <vector>
 
-#include "job.h"
+#include "../job.h"
 
 namespace mbf {
+
+// The kernels of one instruction set and one number format, over a range of tiles. Ranges may be
+// given to different threads: a tile's result does not depend on the range it is in.
+struct Kernels {
+  void (*run_tiles)(const TileJob&, int64_t first, int64_t last);
+  void (*apply_directions)(const TileJob&, int64_t first, int64_t last);
+  void (*invert_dense)(const DenseJob&, int64_t first, int64_t last);  // in units of 16 matrices
+};
+
+struct KernelSet {
+  const char* isa;
+  int lanes;  // float32 blocks in one vector
+  Kernels f32;
+  Kernels f64;
+};
 
 // One per translation unit; which ones exist in this build is decided by setup.py.
 KernelSet baseline_kernels();

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "job.h"
+#include "../job.h"
 #include "number_formats.h"
 
 namespace mbf {

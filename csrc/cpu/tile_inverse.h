@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "../core/spd_inverse.h"
-#include "job.h"
+#include "../job.h"
 #include "lanes.h"
 #include "number_formats.h"
 #include "streaming.h"

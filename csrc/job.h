@@ -1,4 +1,4 @@
-// What the CPU kernels are asked to do, in plain pointers and numbers: no torch here.
+// What the kernels are asked to do, in plain pointers and numbers: no torch here.
 #pragma once
 
 #include <cstdint>
@@ -100,21 +100,6 @@ struct DenseJob {
   void* inverses;        // [count, d, d]
   int32_t* info;         // [count]
   double damping;
-};
-
-// The kernels of one instruction set and one number format, over a range of tiles. Ranges may be
-// given to different threads: a tile's result does not depend on the range it is in.
-struct Kernels {
-  void (*run_tiles)(const TileJob&, int64_t first, int64_t last);
-  void (*apply_directions)(const TileJob&, int64_t first, int64_t last);
-  void (*invert_dense)(const DenseJob&, int64_t first, int64_t last);  // in units of 16 matrices
-};
-
-struct KernelSet {
-  const char* isa;
-  int lanes;  // float32 blocks in one vector
-  Kernels f32;
-  Kernels f64;
 };
 
 }  // namespace mbf
