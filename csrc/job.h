@@ -30,8 +30,8 @@ struct BlockView {
 struct TileRange {
   int64_t first = 0;
   int64_t last = 0;
-  bool empty() const { return first >= last; }
-  bool contains(int64_t tile) const { return first <= tile && tile < last; }
+  constexpr bool empty() const { return first >= last; }
+  constexpr bool contains(int64_t tile) const { return first <= tile && tile < last; }
 };
 
 // What is known of the G of one tile, beside G itself.

@@ -40,8 +40,13 @@ MBF_INLINE V broadcast(double value) {
 MBF_INLINE float reciprocal(float x) { return 1.0f / x; }
 MBF_INLINE double reciprocal(double x) { return 1.0 / x; }
 
+#if defined(__CUDA_ARCH__)
+MBF_INLINE float square_root(float x) { return sqrtf(x); }
+MBF_INLINE double square_root(double x) { return sqrt(x); }
+#else
 MBF_INLINE float square_root(float x) { return __builtin_sqrtf(x); }
 MBF_INLINE double square_root(double x) { return __builtin_sqrt(x); }
+#endif
 
 // The smaller one; NaN if x is.
 MBF_INLINE float at_most(float x, float limit) { return x > limit ? limit : x; }

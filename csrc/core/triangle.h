@@ -11,4 +11,9 @@ MBF_INLINE constexpr int triangle_size(int d) { return d * (d + 1) / 2; }
 // Place of element (row, col), col <= row.
 MBF_INLINE constexpr int triangle_index(int row, int col) { return row * (row + 1) / 2 + col; }
 
+// The same for either order of the two.
+MBF_INLINE constexpr int symmetric_index(int i, int j) {
+  return i < j ? triangle_index(j, i) : triangle_index(i, j);
+}
+
 }  // namespace mbf

@@ -1,0 +1,86 @@
+// Small things every kernel needs: number formats, sums over lanes, the place of a thread block.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+#include "parameters.h"
+
+namespace mbf::cuda {
+
+__device__ __forceinline__ float widen(float x) { return x; }
+__device__ __forceinline__ float widen(__half x) { return __half2float(x); }
+__device__ __forceinline__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+template <class Stored>
+__device__ __forceinline__ Stored narrow(float x) {
+  if constexpr (sizeof(Stored) == 4) {
+    return x;
+  } else if constexpr (std::is_same_v<Stored, __half>) {
+    return __float2half_rn(x);
+  } else {
+    return __float2bfloat16_rn(x);
+  }
+}
+
+// f with a null pointer of the type numbers of this format have.
+template <class F>
+__device__ __forceinline__ void with_format(Format format, F f) {
+  if (format == Format::Float32) {
+    f(static_cast<float*>(nullptr));
+  } else if (format == Format::BFloat16) {
+    f(static_cast<__nv_bfloat16*>(nullptr));
+  } else {
+    f(static_cast<__half*>(nullptr));
+  }
+}
+
+// The least positive number that becomes infinite when it is stored.
+__device__ __forceinline__ float overflow_limit(bool bfloat16) {
+  return __uint_as_float(bfloat16 ? 0x7f7f8000u : 0x7f800000u);
+}
+
+constexpr unsigned kWarp = 0xffffffffu;
+
+__device__ __forceinline__ double finite_or_zero(float x) { return isfinite(x) ? x : 0.0; }
+
+// Of each `Lanes` neighbouring lanes, in the first of them: halves upon halves, so that the order
+// never changes.
+template <int Lanes>
+__device__ __forceinline__ double sum_over_lanes(double x) {
+  for (int half = Lanes / 2; half > 0; half /= 2) {
+    x += __shfl_down_sync(kWarp, x, half, Lanes);
+  }
+  return x;
+}
+
+template <class P>
+__device__ __forceinline__ const typename P::Entry* entries(const P& p) {
+  return reinterpret_cast<const typename P::Entry*>(p.pool);
+}
+
+template <class P>
+__device__ __forceinline__ const Strides& strides_at(const P& p, uint8_t place) {
+  return reinterpret_cast<const Strides*>(p.pool + P::kPool)[-static_cast<int>(place)];
+}
+
+// Place of the entry that owns this thread block.
+template <class P>
+__device__ __forceinline__ uint32_t own_segment(const P& p) {
+  const auto* list = entries(p);
+  uint32_t low = 0;
+  uint32_t high = p.count;
+  while (high - low > 1) {
+    const uint32_t middle = (low + high) / 2;
+    if (list[middle].first_unit <= blockIdx.x) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+}  // namespace mbf::cuda

@@ -1,0 +1,15 @@
+// The kernels as launch.cu finds them, from the units they are compiled in.
+#pragma once
+
+#include "plan.h"
+
+namespace mbf::cuda {
+
+// One block per thread: thread_instance.cu, compiled once for every size. Step, Run or Dense.
+template <int BlockSize>
+const void* thread_kernel(Kernel kernel);
+
+// Damping or Apply, for all sizes: tensor_kernels.cu.
+const void* tensor_kernel(Kernel kernel);
+
+}  // namespace mbf::cuda

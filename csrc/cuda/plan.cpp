@@ -1,0 +1,222 @@
+#include "plan.h"
+
+#include <algorithm>
+
+#include "packer.h"
+
+namespace mbf::cuda {
+namespace {
+
+// A segment's blocks and thread blocks are 32-bit numbers in the kernels; with this many tiles both
+// stay below 2^30. A multiple of the tiles of any thread block.
+constexpr int64_t kSegmentTiles = int64_t{1} << 26;
+
+// Numbers one thread block of the second pass moves: enough to outweigh finding the tensor's norm.
+constexpr int64_t kApplyNumbers = 8192;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+bool one_block_per_thread(int block_size) { return block_size <= kMaxThreadBlock; }
+
+int unit_tiles(int block_size) { return one_block_per_thread(block_size) ? kThreadTiles : 1; }
+
+bool is_absent(const TileJob& job, int64_t tensor) {
+  return job.grads != nullptr && job.grads[tensor].data == nullptr;
+}
+
+// f(tensor, first tile, last tile) for the tiles in `range` of tensors that are not absent, in
+// pieces of kSegmentTiles counted from the start of the tensor.
+template <class F>
+void for_segments(const TileJob& job, TileRange range, F f) {
+  for (int64_t t = 0; t < job.tensors; ++t) {
+    const int64_t start = job.tile_start[t];
+    const int64_t first = std::max(start, range.first);
+    const int64_t last = std::min(job.tile_start[t + 1], range.last);
+    if (first >= last || is_absent(job, t)) continue;
+    for (int64_t tile = first; tile < last;) {
+      const int64_t stop = start + ((tile - start) / kSegmentTiles + 1) * kSegmentTiles;
+      f(t, tile, std::min(stop, last));
+      tile = stop;
+    }
+  }
+}
+
+uint32_t blocks_of(const TileJob& job, int64_t tensor, int64_t first, int64_t last) {
+  const int64_t start = job.tile_start[tensor];
+  const int64_t end = std::min(job.blocks[tensor], (last - start) * kTileBlocks);
+  return static_cast<uint32_t>(end - (first - start) * kTileBlocks);
+}
+
+TileRange hull(TileRange a, TileRange b) {
+  if (a.empty()) return b;
+  if (b.empty()) return a;
+  return {std::min(a.first, b.first), std::max(a.last, b.last)};
+}
+
+RunHeader run_header(const DeviceJob& device_job) {
+  const TileJob& job = device_job.job;
+  RunHeader header{};
+  header.stats = static_cast<float*>(job.stats);
+  header.tallies = job.tallies;
+  header.inverse = job.inverse;
+  header.info = job.info;
+  if (job.step && job.target_norms != nullptr) {
+    header.directions = static_cast<float*>(job.directions);
+    header.norms = job.norms;
+    header.refresh_targets = job.refresh_targets;
+  }
+  header.damping = device_job.device_damping;
+  header.damping_per_tensor = device_job.damping_per_tensor;
+  header.controls = device_job.controls;
+  header.update = job.update;
+  header.invert = job.invert;
+  header.beta = job.beta;
+  header.lr = static_cast<float>(job.lr);
+  header.momentum = static_cast<float>(job.momentum);
+  header.weight_decay = static_cast<float>(job.weight_decay);
+  header.momentum_correction = static_cast<float>(job.momentum_correction);
+  header.block_size = job.block_size;
+  header.step = job.step;
+  header.short_inverse = job.inverse_format == Format::BFloat16;
+  header.debias = job.debias;
+  return header;
+}
+
+void plan_run(const DeviceJob& device_job, std::vector<Launch>& launches) {
+  const TileJob& job = device_job.job;
+  const bool refreshes = !job.update.empty() || !job.invert.empty();
+  const TileRange range =
+      job.step ? TileRange{0, job.tile_start[job.tensors]} : hull(job.update, job.invert);
+  Packer<RunParameters> packer(run_header(device_job));
+  for_segments(job, range, [&](int64_t t, int64_t first, int64_t last) {
+    Segment segment{};
+    segment.params = job.step ? job.params[t].data : nullptr;
+    segment.grads = job.grads != nullptr ? job.grads[t].data : nullptr;
+    segment.momenta = job.step ? job.momenta[t].data : nullptr;
+    segment.tile = first;
+    segment.block = (first - job.tile_start[t]) * kTileBlocks;
+    segment.blocks = blocks_of(job, t, first, last);
+    segment.tensor = static_cast<uint32_t>(t);
+    const bool host_damping = !job.invert.empty() && device_job.device_damping == nullptr;
+    segment.damping = host_damping ? job.damping[t] : 0.0;
+    packer.add(segment, ceil_div(last - first, unit_tiles(job.block_size)),
+               {job.step ? &job.params[t] : nullptr, job.grads != nullptr ? &job.grads[t] : nullptr,
+                job.step ? &job.momenta[t] : nullptr});
+  });
+  const uint32_t threads = kThreadBlockThreads;
+  packer.finish([&](std::vector<unsigned char> bytes, int64_t units) {
+    launches.push_back({refreshes || job.refresh_targets ? Kernel::Run : Kernel::Step,
+                        job.block_size, static_cast<uint32_t>(units), threads, 0,
+                        std::move(bytes)});
+  });
+}
+
+void plan_damping(const DeviceJob& device_job, std::vector<Launch>& launches) {
+  const TileJob& job = device_job.job;
+  Packer<DampingParameters> packer({job.tallies, device_job.device_damping,
+                                    device_job.absolute_damping, device_job.damping_per_tensor});
+  for (int64_t t = 0; t < job.tensors; ++t) {
+    const int64_t first = job.tile_start[t];
+    const int64_t last = job.tile_start[t + 1];
+    const bool needed = first < last && first < job.invert.last && last > job.invert.first;
+    if (!needed || is_absent(job, t)) continue;
+    DampedTensor tensor{};
+    tensor.tile = first;
+    tensor.tiles = last - first;
+    tensor.numbers = static_cast<double>(job.blocks[t]) * job.block_size;
+    tensor.damping = device_job.device_damping == nullptr ? job.damping[t] : 0.0;
+    tensor.tensor = static_cast<uint32_t>(t);
+    packer.add(tensor, 1, {});
+  }
+  packer.finish([&](std::vector<unsigned char> bytes, int64_t units) {
+    launches.push_back({Kernel::Damping, job.block_size, static_cast<uint32_t>(units),
+                        kPlainThreads, 0, std::move(bytes)});
+  });
+}
+
+void plan_apply(const DeviceJob& device_job, std::vector<Launch>& launches) {
+  const TileJob& job = device_job.job;
+  ApplyHeader header{};
+  header.directions = static_cast<const float*>(job.directions);
+  header.norms = job.norms;
+  header.target_norms = job.target_norms;
+  header.controls = device_job.controls;
+  header.lr = job.lr;
+  header.weight_decay = job.weight_decay;
+  header.block_size = job.block_size;
+  header.norm_tiles = unit_tiles(job.block_size);
+  header.unit_tiles = static_cast<int32_t>(ceil_div(kApplyNumbers, kTileBlocks * job.block_size));
+  header.target_per_tensor = device_job.target_per_tensor;
+  header.refresh_targets = job.refresh_targets;
+  Packer<ApplyParameters> packer(header);
+  for_segments(job, {0, job.tile_start[job.tensors]}, [&](int64_t t, int64_t first, int64_t last) {
+    const int64_t start = job.tile_start[t];
+    ApplySegment segment{};
+    segment.params = job.params[t].data;
+    segment.tile = first;
+    segment.block = (first - start) * kTileBlocks;
+    segment.tensor_tile = start;
+    segment.tensor_tiles = job.tile_start[t + 1] - start;
+    segment.blocks = blocks_of(job, t, first, last);
+    segment.tensor = static_cast<uint32_t>(t);
+    packer.add(segment, ceil_div(last - first, header.unit_tiles), {&job.params[t]});
+  });
+  packer.finish([&](std::vector<unsigned char> bytes, int64_t units) {
+    launches.push_back({Kernel::Apply, job.block_size, static_cast<uint32_t>(units), kPlainThreads,
+                        0, std::move(bytes)});
+  });
+}
+
+}  // namespace
+
+int64_t damping_room(const TileJob& job) {
+  return job.relative_damping && !job.invert.empty() ? job.tensors : 0;
+}
+
+std::vector<Launch> plan(const DeviceJob& given) {
+  std::vector<Launch> launches;
+  DeviceJob device_job = given;
+  TileJob& job = device_job.job;
+  if (damping_room(job) > 0) {
+    // The damping of a tensor needs all of its G: the update is a pass of its own here.
+    DeviceJob first_pass = device_job;
+    first_pass.job.invert = {};
+    first_pass.job.step = false;
+    if (!job.update.empty()) plan_run(first_pass, launches);
+    plan_damping(device_job, launches);
+    job.update = {};
+    device_job.device_damping = device_job.absolute_damping;
+    device_job.damping_per_tensor = true;
+  }
+  plan_run(device_job, launches);
+  if (job.step && job.target_norms != nullptr) plan_apply(device_job, launches);
+  return launches;
+}
+
+std::vector<Launch> plan(const DenseJob& job) {
+  std::vector<Launch> launches;
+  if (job.count == 0) return launches;
+  const int64_t per_unit = kThreadBlockThreads;
+  // Thread blocks are counted in 31 bits.
+  const int64_t at_once = kMaxUnits * per_unit;
+  const int64_t size = static_cast<int64_t>(job.block_size) * job.block_size;
+  for (int64_t first = 0; first < job.count; first += at_once) {
+    DenseParameters p{};
+    p.matrices = static_cast<const float*>(job.matrices) + first * size;
+    p.inverses = static_cast<float*>(job.inverses) + first * size;
+    p.info = job.info + first;
+    p.count = std::min(at_once, job.count - first);
+    p.damping = static_cast<float>(job.damping);
+    p.block_size = job.block_size;
+    const auto* bytes = reinterpret_cast<const unsigned char*>(&p);
+    launches.push_back({Kernel::Dense,
+                        job.block_size,
+                        static_cast<uint32_t>(ceil_div(p.count, per_unit)),
+                        kThreadBlockThreads,
+                        0,
+                        {bytes, bytes + sizeof p}});
+  }
+  return launches;
+}
+
+}  // namespace mbf::cuda

@@ -1,0 +1,110 @@
+// What is wanted of whole tensors: absolute damping from traces, and the second pass of a step with
+// target norms. Sums are in double and in an order that depends on nothing but the tensor's size.
+#pragma once
+
+#include "natural.cuh"
+
+namespace mbf::cuda {
+
+// The sum of all threads, in all of them.
+__device__ __forceinline__ double sum_over_threads(double x) {
+  __shared__ double sums[kPlainThreads / 32];
+  x = sum_over_lanes<32>(x);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
+  __syncthreads();
+  double all = 0;
+  for (int warp = 0; warp < kPlainThreads / 32; ++warp) all += sums[warp];
+  return all;
+}
+
+// Relative damping in absolute terms, one thread block per tensor. Never quite zero, so that a
+// tensor whose gradients are all zero has an inverse.
+__global__ void __launch_bounds__(kPlainThreads)
+    damping_of_tensors(const __grid_constant__ DampingParameters p) {
+  constexpr double kLeast = 1e-30;
+  const DampedTensor& tensor = entries(p)[blockIdx.x];
+  double trace = 0;
+  for (int64_t i = threadIdx.x; i < tensor.tiles; i += kPlainThreads) {
+    trace += p.job.tallies[tensor.tile + i].trace;
+  }
+  trace = sum_over_threads(trace);
+  if (threadIdx.x != 0) return;
+  const double damping = p.job.damping == nullptr
+                             ? tensor.damping
+                             : p.job.damping[p.job.damping_per_tensor ? tensor.tensor : 0];
+  p.job.out[tensor.tensor] = fmax(damping * trace / tensor.numbers, kLeast);
+}
+
+// What the direction of a tensor is multiplied by to have the target norm. Every thread block of
+// the tensor finds it for itself, from the sums that the first pass has left; on a refresh the
+// first of them also keeps the new target.
+__device__ __forceinline__ double scale_of_tensor(const ApplyHeader& job,
+                                                  const ApplySegment& segment, bool first_unit) {
+  const TileNorms* norms = job.norms + segment.tensor_tile;
+  const int64_t step = static_cast<int64_t>(kPlainThreads) * job.norm_tiles;
+  double direction = 0;
+  double adam = 0;
+  for (int64_t i = threadIdx.x * job.norm_tiles; i < segment.tensor_tiles; i += step) {
+    direction += norms[i].direction;
+    if (job.refresh_targets) adam += norms[i].adam;
+  }
+  direction = sum_over_threads(direction);
+  double target;
+  if (job.refresh_targets) {
+    target = sqrt(sum_over_threads(adam));
+    const bool first = first_unit && segment.tile == segment.tensor_tile;
+    if (first && threadIdx.x == 0) job.target_norms[segment.tensor] = target;
+  } else {
+    target = job.target_norms[job.target_per_tensor ? segment.tensor : 0];
+  }
+  return direction > 0 ? target / sqrt(direction) : 0.0;
+}
+
+// W <- W - (rate u + decay W); in double where a direction is so small that the factor which
+// rescales it does not fit single precision.
+struct Move {
+  double rate;
+  float decay;
+  __device__ __forceinline__ float operator()(float w, float u) const {
+    const float change = fabs(rate) < 1e30 ? static_cast<float>(rate) * u
+                                           : static_cast<float>(rate * static_cast<double>(u));
+    return w - (change + decay * w);
+  }
+};
+
+__global__ void __launch_bounds__(kPlainThreads)
+    apply_directions(const __grid_constant__ ApplyParameters p) {
+  const ApplyHeader& job = p.job;
+  const ApplySegment& segment = entries(p)[own_segment(p)];
+  const int d = job.block_size;
+  const uint32_t unit = blockIdx.x - segment.first_unit;
+  const uint32_t first = unit * static_cast<uint32_t>(job.unit_tiles * kTileBlocks);
+  const int blocks = min(job.unit_tiles * kTileBlocks, static_cast<int>(segment.blocks - first));
+
+  const double scale = scale_of_tensor(job, segment, unit == 0);
+  const double lr = job.controls == nullptr ? job.lr : job.controls[0];
+  const Move move{lr * scale, static_cast<float>(lr * job.weight_decay)};
+  const float* u = job.directions + (segment.tile * kTileBlocks + first) * d;
+  const NaturalView view =
+      natural_view(p, segment.params, segment.natural[0], segment.block + first, blocks);
+  with_format(view.format, [&](auto* type) {
+    using Stored = std::remove_pointer_t<decltype(type)>;
+    if (view.strides == nullptr) {
+      Stored* w = static_cast<Stored*>(view.data) + view.block * d;
+      for (int i = threadIdx.x; i < blocks * d; i += kPlainThreads) {
+        w[i] = narrow<Stored>(move(widen(w[i]), u[i]));
+      }
+    } else {
+      // Neighbouring threads take neighbouring blocks, as they lie in a channels_last tensor.
+      for (int b = threadIdx.x; b < blocks; b += kPlainThreads) {
+        Stored* w = strided_block<Stored>(view, b);
+        for (int e = 0; e < d; ++e, w += view.strides->element_stride) {
+          *w = narrow<Stored>(move(widen(*w), u[b * d + e]));
+        }
+      }
+    }
+  });
+}
+
+}  // namespace mbf::cuda

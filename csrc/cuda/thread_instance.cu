@@ -1,0 +1,20 @@
+// The kernels of one size, MBF_BLOCK_SIZE: one unit each, so that they compile side by side.
+#include "kernels.h"
+#include "thread_dense.cuh"
+
+namespace mbf::cuda {
+
+template <>
+const void* thread_kernel<MBF_BLOCK_SIZE>(Kernel kernel) {
+  switch (kernel) {
+    case Kernel::Step:
+      return reinterpret_cast<const void*>(&run_thread_blocks<MBF_BLOCK_SIZE, true>);
+    case Kernel::Run:
+      return reinterpret_cast<const void*>(&run_thread_blocks<MBF_BLOCK_SIZE, false>);
+    case Kernel::Dense:
+      return reinterpret_cast<const void*>(&invert_thread_matrices<MBF_BLOCK_SIZE>);
+    default: return nullptr;
+  }
+}
+
+}  // namespace mbf::cuda

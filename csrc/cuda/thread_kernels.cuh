@@ -1,0 +1,291 @@
+// One block per thread, its triangle in registers: sizes up to kMaxThreadBlock.
+//
+// A warp has two tiles. Loads of G and P are coalesced by the tile layout (half a warp reads the 64
+// bytes of one number of 16 blocks), those of D, M and W by natural.cuh. All a thread block does is
+// of one tensor, so that it can sum what a norm needs.
+#pragma once
+
+#include "../core/adam_step.h"
+#include "../core/rank_one_ema.h"
+#include "../core/spd_sweep.h"
+#include "../core/symmetric_product.h"
+#include "job_numbers.cuh"
+#include "natural.cuh"
+
+namespace mbf::cuda {
+
+constexpr int kWarps = kThreadBlockThreads / 32;
+
+// Thread blocks a multiprocessor shall hold, which caps registers: 64 up to 9 x 9, where half of an
+// A100's threads then fit; beyond that the triangle alone takes more.
+MBF_INLINE constexpr int wanted_residents(int d) { return d <= 9 ? 8 : d == 10 ? 6 : 4; }
+
+template <int D>
+struct ThreadStages {
+  WarpStage<D> grads, momenta, params;
+};
+
+// The triangle of this lane's block in a tile; number i is 16 i further on.
+template <int D>
+__device__ __forceinline__ int64_t triangle_offset(int64_t tile, int lane) {
+  return tile * (triangle_size(D) * kTileBlocks) + lane % kTileBlocks;
+}
+
+template <int D>
+__device__ __forceinline__ void store_inverse(const RunHeader& job, int64_t offset,
+                                              const float (&a)[triangle_size(D)]) {
+  if (job.short_inverse) {
+    auto* to = static_cast<__nv_bfloat16*>(job.inverse) + offset;
+    MBF_UNROLL
+    for (int i = 0; i < triangle_size(D); ++i) to[i * kTileBlocks] = narrow<__nv_bfloat16>(a[i]);
+  } else {
+    auto* to = static_cast<float*>(job.inverse) + offset;
+    MBF_UNROLL
+    for (int i = 0; i < triangle_size(D); ++i) to[i * kTileBlocks] = a[i];
+  }
+}
+
+// A number of G that is kept in a register as well as in memory.
+struct StatsSlot {
+  float* memory;
+  float* kept;
+  __device__ __forceinline__ float load() const { return *memory; }
+  __device__ __forceinline__ void store(float x) const { *memory = *kept = x; }
+};
+
+// a <- (scale a + damping I)^-1; returns 0 or the 1-based pivot that failed. Reciprocals of pivots
+// first: one bad pivot spoils all of the diagonal.
+template <int D>
+__device__ __forceinline__ int invert_block(float (&a)[triangle_size(D)], float scale,
+                                            float damping, float limit) {
+  MBF_UNROLL
+  for (int row = 0; row < D; ++row) {
+    MBF_UNROLL
+    for (int col = 0; col <= row; ++col) a[triangle_index(row, col)] *= scale;
+    a[triangle_index(row, row)] += damping;
+  }
+  int failed = 0;
+  const auto check = [&](int k, float x) {
+    if (failed == 0 && !(positive(x) && less(x, limit))) failed = k + 1;
+  };
+  spd_sweep(a, Const<D>{}, check);
+  MBF_UNROLL
+  for (int i = 0; i < triangle_size(D); ++i) a[i] = -a[i];
+  MBF_UNROLL
+  for (int k = 0; k < D; ++k) check(k, a[triangle_index(k, k)]);
+  return failed;
+}
+
+// ||u||^2, in double where single would overflow or lose digits.
+template <int D>
+__device__ __forceinline__ double square_of_block(const float (&u)[D]) {
+  float square = 0;
+  MBF_UNROLL
+  for (int e = 0; e < D; ++e) square += u[e] * u[e];
+  if (square > 1e-30f && square < 1e30f) return square;
+  double wide = 0;
+  MBF_UNROLL
+  for (int e = 0; e < D; ++e) wide += static_cast<double>(u[e]) * u[e];
+  return isfinite(wide) ? wide : 0.0;
+}
+
+// What a warp is about: up to 32 blocks of one tensor, in two tiles.
+struct WarpPlace {
+  int lane;
+  int64_t block;     // in the tensor
+  int count;         // of 32 blocks that exist
+  int64_t tile;      // this lane's
+  bool tile_exists;  // this lane's tile is the tensor's, though its block may be padding
+  bool exists;
+};
+
+// The phases of a kernel find their place anew: what one of them keeps for the next is a register
+// that its triangle could have, and the compiler must not see that the two are the same.
+__device__ __forceinline__ WarpPlace warp_place(const Segment& segment) {
+  uint32_t thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  WarpPlace at;
+  at.lane = thread % 32;
+  const uint32_t tile =
+      (blockIdx.x - segment.first_unit) * kThreadTiles + thread / 32 * (32 / kTileBlocks);
+  const int64_t left = static_cast<int64_t>(segment.blocks) - int64_t{tile} * kTileBlocks;
+  at.block = segment.block + int64_t{tile} * kTileBlocks;
+  at.count = left < 0 ? 0 : left > 32 ? 32 : static_cast<int>(left);
+  at.tile = segment.tile + tile + at.lane / kTileBlocks;
+  at.tile_exists = at.lane / kTileBlocks * kTileBlocks < at.count;
+  at.exists = at.lane < at.count;
+  return at;
+}
+
+// Brings D, M and W of the warp's blocks to shared memory, those that are wanted.
+template <int D>
+__device__ __forceinline__ void fetch_blocks(const RunParameters& p, const Segment& segment,
+                                             ThreadStages<D>& stage) {
+  const RunHeader& job = p.job;
+  const WarpPlace at = warp_place(segment);
+  const auto view = [&](const void* data, Natural natural) {
+    return natural_view(p, data, natural, at.block, at.count);
+  };
+  const NaturalView grads = view(segment.grads, segment.natural[1]);
+  const NaturalView momenta = view(segment.momenta, segment.natural[2]);
+  const NaturalView params = view(segment.params, segment.natural[0]);
+  const bool moves = job.step && job.directions == nullptr;
+  const bool wants_grads = job.step || !job.update.empty();
+  float d[D], m[D], w[D];
+  if (wants_grads) fetch<D>(grads, at.lane, d);
+  if (job.step) fetch<D>(momenta, at.lane, m);
+  if (moves) fetch<D>(params, at.lane, w);
+  if (wants_grads) put<D>(grads, at.lane, d, stage.grads);
+  if (job.step) put<D>(momenta, at.lane, m, stage.momenta);
+  if (moves) put<D>(params, at.lane, w, stage.params);
+  __syncwarp();
+}
+
+// G, its tally and P, as far as they are asked for. All lanes take part. The trace in the tally is
+// still that of G: finish_tally divides it, where registers are free for a division in double.
+template <int D>
+__device__ __forceinline__ void refresh_blocks(const RunHeader& job, const Segment& segment,
+                                               const WarpStage<D>& grads) {
+  const StepNumbers numbers = step_numbers(job);
+  if (!numbers.update && !numbers.invert) return;
+  const WarpPlace at = warp_place(segment);
+  const bool update = numbers.update && at.tile_exists && job.update.contains(at.tile);
+  const bool invert = numbers.invert && at.tile_exists && job.invert.contains(at.tile);
+  float* stats = job.stats + triangle_offset<D>(at.tile, at.lane);
+  float a[triangle_size(D)];
+  if (update || invert) {
+    MBF_UNROLL
+    for (int i = 0; i < triangle_size(D); ++i) a[i] = stats[i * kTileBlocks];
+  }
+  float trace = 0;
+  if (update) {
+    float v[D];
+    MBF_UNROLL
+    for (int e = 0; e < D; ++e) v[e] = grads[at.lane * stage_stride(D) + e];
+    rank_one_ema([&](int i) { return StatsSlot{stats + i * kTileBlocks, &a[i]}; }, v,
+                 static_cast<float>(job.beta), static_cast<float>(1.0 - job.beta), Const<D>{});
+    MBF_UNROLL
+    for (int e = 0; e < D; ++e) trace += a[triangle_index(e, e)];
+  }
+  float scale = 1.0f;
+  if (numbers.update || job.debias) {
+    const double sum = sum_over_lanes<kTileBlocks>(finite_or_zero(trace));
+    double weight = at.tile_exists ? job.tallies[at.tile].weight : 0.0;
+    __syncwarp();  // all lanes of a tile have read its weight before one writes it
+    if (update) {
+      weight = job.beta * weight + (1.0 - job.beta);
+      if (at.lane % kTileBlocks == 0) {
+        job.tallies[at.tile] = {weight, sum};
+      }
+    }
+    if (job.debias) scale = without_bias(weight);
+  }
+  if (!invert) return;
+  const int failed =
+      invert_block<D>(a, scale, damping_of(job, segment), overflow_limit(job.short_inverse));
+  if (!at.exists) return;  // padding keeps its zeros
+  if (failed == 0) store_inverse<D>(job, triangle_offset<D>(at.tile, at.lane), a);
+  job.info[at.tile * kTileBlocks + at.lane % kTileBlocks] = failed;
+}
+
+// By the lane that wrote the tally.
+__device__ __forceinline__ void finish_tally(const RunHeader& job, const Segment& segment) {
+  const WarpPlace at = warp_place(segment);
+  if (at.lane % kTileBlocks != 0 || !at.tile_exists || !job.update.contains(at.tile)) return;
+  Tally& tally = job.tallies[at.tile];
+  tally.trace = tally.weight > 0 ? tally.trace / tally.weight : 0.0;
+}
+
+// The sums of a thread block in the first of its tiles.
+__device__ __forceinline__ void store_norms(const RunHeader& job, const Segment& segment,
+                                            double direction, double adam) {
+  __shared__ TileNorms sums[kWarps];
+  const TileNorms own{sum_over_lanes<32>(direction), sum_over_lanes<32>(adam)};
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = own;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  TileNorms all = sums[0];
+  for (int warp = 1; warp < kWarps; ++warp) {
+    all.direction += sums[warp].direction;
+    all.adam += sums[warp].adam;
+  }
+  job.norms[segment.tile + int64_t{blockIdx.x - segment.first_unit} * kThreadTiles] = all;
+}
+
+// M and W, or with target norms M and P M. P comes from memory even if it was just computed: from
+// the cache then, and P, M and u together would not fit the registers of 9 x 9 blocks.
+template <int D>
+__device__ __forceinline__ void step_blocks(const RunParameters& p, const Segment& segment,
+                                            ThreadStages<D>& stage) {
+  const RunHeader& job = p.job;
+  const WarpPlace at = warp_place(segment);
+  const int64_t offset = triangle_offset<D>(at.tile, at.lane);
+  // A lane reads and writes only its own block of the stages until the warp meets.
+  float* own_m = &stage.momenta[at.lane * stage_stride(D)];
+  const float* own_d = &stage.grads[at.lane * stage_stride(D)];
+  float* own_w = &stage.params[at.lane * stage_stride(D)];
+  float m[D], u[D];
+  MBF_UNROLL
+  for (int e = 0; e < D; ++e) {
+    own_m[e] = m[e] = job.momentum * own_m[e] + own_d[e];
+    u[e] = 0;
+  }
+  if (at.exists) {
+    if (job.short_inverse) {
+      const auto* from = static_cast<const __nv_bfloat16*>(job.inverse) + offset;
+      symmetric_product([&](int i) { return widen(from[i * kTileBlocks]); }, m, u, Const<D>{});
+    } else {
+      const auto* from = static_cast<const float*>(job.inverse) + offset;
+      symmetric_product([&](int i) { return from[i * kTileBlocks]; }, m, u, Const<D>{});
+    }
+  }
+  const StepNumbers numbers = step_numbers(job);
+  const bool moves = job.directions == nullptr;
+  MBF_UNROLL
+  for (int e = 0; e < D; ++e) {
+    own_w[e] = moves ? own_w[e] - numbers.lr * (u[e] + job.weight_decay * own_w[e]) : u[e];
+  }
+  __syncwarp();
+  send<D>(natural_view(p, segment.momenta, segment.natural[2], at.block, at.count), at.lane,
+          stage.momenta);
+  if (moves) {
+    send<D>(natural_view(p, segment.params, segment.natural[0], at.block, at.count), at.lane,
+            stage.params);
+    return;
+  }
+  const int tiles = (at.count + kTileBlocks - 1) / kTileBlocks;
+  const int64_t first = (at.tile - at.lane / kTileBlocks) * kTileBlocks;
+  send<D>({job.directions, Format::Float32, nullptr, first, tiles * kTileBlocks}, at.lane,
+          stage.params);
+  double adam = 0;
+  if (job.refresh_targets && at.exists) {
+    const float* stats = job.stats + offset;
+    adam = finite_or_zero(clipped_adam_square(
+        [&](int e) { return stats[triangle_index(e, e) * kTileBlocks]; }, m,
+        numbers.momentum_correction, without_bias(job.tallies[at.tile].weight), Const<D>{}));
+  }
+  store_norms(job, segment, at.exists ? square_of_block<D>(u) : 0.0, adam);
+}
+
+// All that is asked for, for the blocks of one thread block. `StepOnly` promises that nothing is
+// updated or inverted.
+template <int D, bool StepOnly>
+__global__ void __launch_bounds__(kThreadBlockThreads, wanted_residents(D))
+    run_thread_blocks(const __grid_constant__ RunParameters p) {
+  __shared__ ThreadStages<D> stages[kWarps];
+  ThreadStages<D>& stage = stages[threadIdx.x / 32];
+  uint32_t index = own_segment(p);
+  const auto segment = [&]() -> const Segment& {
+    asm volatile("" : "+r"(index));  // see warp_place
+    return entries(p)[index];
+  };
+  fetch_blocks<D>(p, segment(), stage);
+  if constexpr (!StepOnly) {
+    refresh_blocks<D>(p.job, segment(), stage.grads);
+    if (step_numbers(p.job).update) finish_tally(p.job, segment());
+    if (!p.job.step) return;
+  }
+  step_blocks<D>(p, segment(), stage);
+}
+
+}  // namespace mbf::cuda
