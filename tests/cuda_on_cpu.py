@@ -17,6 +17,7 @@ TILE = 16
 FORMATS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 KERNELS = ("Step", "Run", "Damping", "Apply", "Dense")
 MAX_THREAD_BLOCK = 12
+TEAM_SIZES = (20, 36, 52, 64)  # the largest block of each kind of team
 
 
 class TileRange(Structure):
@@ -86,11 +87,17 @@ def kernel_of(name, block_size):
     if name in ("Damping", "Apply"):
         unit = cuda_build.module("tensor_kernels.cu")
         return unit.kernel({"Damping": "damping_of_tensors", "Apply": "apply_directions"}[name])
-    unit = cuda_build.module("thread_instance.cu", f"MBF_BLOCK_SIZE={block_size}")
+    if block_size <= MAX_THREAD_BLOCK:
+        unit = cuda_build.module("thread_instance.cu", f"MBF_BLOCK_SIZE={block_size}")
+        instance, stem = block_size, "thread"
+    else:
+        instance = next(i for i, largest in enumerate(TEAM_SIZES) if block_size <= largest)
+        unit = cuda_build.module("team_instance.cu", f"MBF_TEAM_KIND={instance}")
+        stem = "team"
     symbol = {
-        "Step": f"run_thread_blocksILi{block_size}ELb1E",
-        "Run": f"run_thread_blocksILi{block_size}ELb0E",
-        "Dense": "invert_thread_matrices",
+        "Step": f"run_{stem}_blocksILi{instance}ELb1E",
+        "Run": f"run_{stem}_blocksILi{instance}ELb0E",
+        "Dense": f"invert_{stem}_matrices",
     }[name]
     return unit.kernel(symbol)
 

@@ -14,7 +14,7 @@ from test_ops import samples
 
 pytestmark = pytest.mark.cuda_ptx
 
-TYPICAL = (4, 9)
+TYPICAL = (4, 9, 25)
 SENTINEL = -12345.0
 
 

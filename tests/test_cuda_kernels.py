@@ -27,9 +27,10 @@ BRAIN, HALF, SINGLE = torch.bfloat16, torch.float16, torch.float32
 OPERATORS = ("update_", "invert_", "step_", "fused_step_", "spd_inverse")
 
 THREAD_SIZES = tuple(range(1, MAX_THREAD_BLOCK + 1))
-SIZES = THREAD_SIZES
-# One of each kind where every size would take too long.
-TYPICAL = (4, 9)
+# The first and last size of every kind of team, and some that are no multiple of its patches.
+SIZES = (*THREAD_SIZES, 13, 16, 20, 21, 25, 36, 37, 49, 52, 53, 62, 64)
+# Some of each kind where every size would take too long.
+TYPICAL = (4, 9, 14)
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_dense_matrices(cuda, d):
             assert torch.equal(inverse, inverse.mT)
 
 
-@pytest.mark.parametrize("d", TYPICAL)
+@pytest.mark.parametrize("d", [4, 9, 38])
 @pytest.mark.parametrize("inverse_dtype", [SINGLE, BRAIN], ids=name_of)
 @pytest.mark.parametrize(
     ("dtype", "grad", "momentum"),
@@ -112,9 +113,10 @@ def test_formats(cuda, d, dtype, grad, momentum, inverse_dtype):
 
 
 @pytest.mark.parametrize("dtype", [SINGLE, BRAIN], ids=name_of)
-@pytest.mark.parametrize("d", test_strided_tensors.SHAPES)
+@pytest.mark.parametrize("d", [8, 9, 25])
 @pytest.mark.parametrize("form", test_strided_tensors.FORMS)
-def test_strides(cuda, form, d, dtype):
+def test_strides(cuda, form, d, dtype, monkeypatch):
+    monkeypatch.setitem(test_strided_tensors.SHAPES, 25, [(8, 5, 5, 5), (1, 7, 5, 5)])
     test_strided_tensors.test_in_place(ENGINE, CPU, form, d, dtype)
 
 
@@ -136,6 +138,10 @@ def test_failures_of_dense_matrices(cuda, d):
 def test_failures_keep_the_last_inverse(cuda, d, inverse_dtype):
     test_failures.test_invert_keeps_the_last_inverse(ENGINE, CPU, "float32", inverse_dtype, (d,))
     test_failures.test_a_later_good_inversion_clears_info(ENGINE, CPU, (d,))
+
+
+def test_every_pivot(cuda):
+    test_failures.test_every_pivot(ENGINE, CPU)
 
 
 def test_an_inverse_too_large_for_bfloat16(cuda):

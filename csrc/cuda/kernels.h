@@ -9,6 +9,10 @@ namespace mbf::cuda {
 template <int BlockSize>
 const void* thread_kernel(Kernel kernel);
 
+// A team of lanes per block: team_instance.cu, compiled once for every kind of team.
+template <int Kind>
+const void* team_kernel(Kernel kernel);
+
 // Damping or Apply, for all sizes: tensor_kernels.cu.
 const void* tensor_kernel(Kernel kernel);
 

@@ -28,10 +28,6 @@ __device__ __forceinline__ NaturalView natural_view(const P& p, const void* data
   return {const_cast<void*>(data), natural.format, strides, block, count};
 }
 
-// A block's numbers in shared memory are this far apart from the next one's: an odd number of
-// words, so that 32 lanes reading theirs meet 32 banks.
-MBF_INLINE constexpr int stage_stride(int d) { return d | 1; }
-
 template <int D>
 using WarpStage = float[32 * stage_stride(D)];
 

@@ -20,6 +20,50 @@ constexpr int kMaxThreadBlock = 12;
 constexpr int kThreadTiles = 8;
 constexpr int kThreadBlockThreads = kThreadTiles * kTileBlocks;
 
+// Larger blocks are inverted by a team of lanes each, its triangle in their registers as 4 x 4
+// patches; a thread block has the 16 teams of one tile. There are four kinds of team.
+constexpr int kTeamKinds = 4;
+constexpr int kPatch = 4;
+
+struct TeamShape {
+  int max_block;
+  int lanes;    // of a warp
+  int patches;  // of a lane
+};
+
+constexpr TeamShape team_shape(int kind) {
+  constexpr TeamShape shapes[kTeamKinds] = {{20, 16, 1}, {36, 16, 3}, {52, 32, 3}, {64, 32, 5}};
+  return shapes[kind];
+}
+
+constexpr int team_kind(int block_size) {
+  int kind = 0;
+  while (block_size > team_shape(kind).max_block) ++kind;
+  return kind;
+}
+
+// A block's numbers in shared memory are this far apart from the next one's: an odd number of
+// words, so that lanes that read theirs meet different banks.
+constexpr int stage_stride(int d) { return d | 1; }
+
+// Parts of a team kernel's shared memory, in floats.
+struct TeamMemory {
+  int stage;    // D, M or P M of 16 blocks, three times
+  int rows;     // four rows of the triangles, a number of 16 blocks every 17
+  int columns;  // the pivot's column of 16 blocks, twice
+
+  constexpr explicit TeamMemory(int d) {
+    const int padded = (d + kPatch - 1) / kPatch * kPatch;
+    stage = kTileBlocks * stage_stride(d);
+    rows = kPatch * padded * (kTileBlocks + 1);
+    columns = kTileBlocks * column_stride(padded);
+  }
+  // Aligned to vectors of four, and blocks of a warp apart by four banks.
+  static constexpr int column_stride(int padded) { return padded + kPatch; }
+  constexpr int bytes() const { return (rows + 2 * columns + 3 * stage) * 4; }
+};
+static_assert(TeamMemory(kMaxBlock).bytes() <= 48 << 10);  // what every device has
+
 // Threads of the kernels that go number by number or sum over a tensor.
 constexpr int kPlainThreads = 256;
 

@@ -20,6 +20,15 @@ bool one_block_per_thread(int block_size) { return block_size <= kMaxThreadBlock
 
 int unit_tiles(int block_size) { return one_block_per_thread(block_size) ? kThreadTiles : 1; }
 
+uint32_t unit_threads(int block_size) {
+  if (one_block_per_thread(block_size)) return kThreadBlockThreads;
+  return team_shape(team_kind(block_size)).lanes * kTileBlocks;
+}
+
+uint32_t unit_shared_bytes(int block_size) {
+  return one_block_per_thread(block_size) ? 0 : TeamMemory(block_size).bytes();
+}
+
 bool is_absent(const TileJob& job, int64_t tensor) {
   return job.grads != nullptr && job.grads[tensor].data == nullptr;
 }
@@ -103,11 +112,10 @@ void plan_run(const DeviceJob& device_job, std::vector<Launch>& launches) {
                {job.step ? &job.params[t] : nullptr, job.grads != nullptr ? &job.grads[t] : nullptr,
                 job.step ? &job.momenta[t] : nullptr});
   });
-  const uint32_t threads = kThreadBlockThreads;
-  packer.finish([&](std::vector<unsigned char> bytes, int64_t units) {
+  packer.finish([&](std::vector<unsigned char> bytes, uint32_t units) {
     launches.push_back({refreshes || job.refresh_targets ? Kernel::Run : Kernel::Step,
-                        job.block_size, static_cast<uint32_t>(units), threads, 0,
-                        std::move(bytes)});
+                        job.block_size, units, unit_threads(job.block_size),
+                        unit_shared_bytes(job.block_size), std::move(bytes)});
   });
 }
 
@@ -128,9 +136,9 @@ void plan_damping(const DeviceJob& device_job, std::vector<Launch>& launches) {
     tensor.tensor = static_cast<uint32_t>(t);
     packer.add(tensor, 1, {});
   }
-  packer.finish([&](std::vector<unsigned char> bytes, int64_t units) {
-    launches.push_back({Kernel::Damping, job.block_size, static_cast<uint32_t>(units),
-                        kPlainThreads, 0, std::move(bytes)});
+  packer.finish([&](std::vector<unsigned char> bytes, uint32_t units) {
+    launches.push_back(
+        {Kernel::Damping, job.block_size, units, kPlainThreads, 0, std::move(bytes)});
   });
 }
 
@@ -161,9 +169,8 @@ void plan_apply(const DeviceJob& device_job, std::vector<Launch>& launches) {
     segment.tensor = static_cast<uint32_t>(t);
     packer.add(segment, ceil_div(last - first, header.unit_tiles), {&job.params[t]});
   });
-  packer.finish([&](std::vector<unsigned char> bytes, int64_t units) {
-    launches.push_back({Kernel::Apply, job.block_size, static_cast<uint32_t>(units), kPlainThreads,
-                        0, std::move(bytes)});
+  packer.finish([&](std::vector<unsigned char> bytes, uint32_t units) {
+    launches.push_back({Kernel::Apply, job.block_size, units, kPlainThreads, 0, std::move(bytes)});
   });
 }
 
@@ -196,7 +203,7 @@ std::vector<Launch> plan(const DeviceJob& given) {
 std::vector<Launch> plan(const DenseJob& job) {
   std::vector<Launch> launches;
   if (job.count == 0) return launches;
-  const int64_t per_unit = kThreadBlockThreads;
+  const int64_t per_unit = unit_tiles(job.block_size) * kTileBlocks;
   // Thread blocks are counted in 31 bits.
   const int64_t at_once = kMaxUnits * per_unit;
   const int64_t size = static_cast<int64_t>(job.block_size) * job.block_size;
@@ -212,8 +219,8 @@ std::vector<Launch> plan(const DenseJob& job) {
     launches.push_back({Kernel::Dense,
                         job.block_size,
                         static_cast<uint32_t>(ceil_div(p.count, per_unit)),
-                        kThreadBlockThreads,
-                        0,
+                        unit_threads(job.block_size),
+                        unit_shared_bytes(job.block_size),
                         {bytes, bytes + sizeof p}});
   }
   return launches;

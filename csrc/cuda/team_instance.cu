@@ -1,0 +1,17 @@
+// The kernels of one kind of team, MBF_TEAM_KIND: one unit each, so that they compile side by side.
+#include "kernels.h"
+#include "team_dense.cuh"
+
+namespace mbf::cuda {
+
+template <>
+const void* team_kernel<MBF_TEAM_KIND>(Kernel kernel) {
+  switch (kernel) {
+    case Kernel::Step: return reinterpret_cast<const void*>(&run_team_blocks<MBF_TEAM_KIND, true>);
+    case Kernel::Run: return reinterpret_cast<const void*>(&run_team_blocks<MBF_TEAM_KIND, false>);
+    case Kernel::Dense: return reinterpret_cast<const void*>(&invert_team_matrices<MBF_TEAM_KIND>);
+    default: return nullptr;
+  }
+}
+
+}  // namespace mbf::cuda
