@@ -46,7 +46,7 @@ ISA_FLAGS = {
     ],
 }
 PORTABLE_ISAS = ["cpu/isa_baseline.cpp"]
-TORCH_SOURCES = ["bindings.cpp", "tensor_checks.cpp", "module.cpp"]
+TORCH_SOURCES = ["bindings.cpp", "call.cpp", "tensor_checks.cpp", "module.cpp"]
 PLAIN_SOURCES = ["cpu/isa.cpp", "cpu/driver.cpp"]
 
 

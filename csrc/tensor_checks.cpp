@@ -186,9 +186,19 @@ void check_damping(double value) {
   }
 }
 
+std::ostream& operator<<(std::ostream& out, const Place& place) {
+  return place.cuda ? out << "cuda:" << place.index : out << "cpu";
+}
+
+void check_place(Name name, const Tensor& tensor, const Place& place) {
+  const bool there =
+      place.cuda ? tensor.is_cuda() && tensor.get_device_index() == place.index : tensor.is_cpu();
+  if (!there) fail(name, ": expected a tensor on ", place);
+}
+
 void check_state(const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape,
-                 ScalarType dtype) {
-  if (!tensor.is_cpu()) fail(name, ": expected a tensor on cpu");
+                 ScalarType dtype, const Place& place) {
+  check_place({name}, tensor, place);
   if (tensor.scalar_type() != dtype) {
     fail(name, ": expected ", dtype_name(dtype), ", got ", dtype_name(tensor.scalar_type()));
   }
@@ -286,8 +296,8 @@ void MemoryMap::check_writable() const {
   if (found >= 0) fail(owners[found]->name, ": its memory is read-only");
 }
 
-void MemoryMap::check() {
-  check_writable();
+void MemoryMap::check(const Place& place) {
+  if (!place.cuda) check_writable();
   std::sort(ranges_.begin(), ranges_.end(),
             [](const Range& a, const Range& b) { return a.begin < b.begin; });
   const Range* furthest = nullptr;          // of all ranges so far, the one that ends last

@@ -41,25 +41,34 @@ void check_block_size(int64_t block_size);
 void check_unit_interval(const char* name, double value);
 void check_damping(double value);
 
-// Contiguous state tensor of the given shape and dtype on the CPU.
+// The device a call is for: the CPU, or a CUDA device by its index.
+struct Place {
+  bool cuda = false;
+  int32_t index = 0;
+};
+std::ostream& operator<<(std::ostream& out, const Place& place);
+void check_place(Name name, const Tensor& tensor, const Place& place);
+
+// Contiguous state tensor of the given shape and dtype at that place.
 void check_state(const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape,
-                 ScalarType dtype);
+                 ScalarType dtype, const Place& place);
 
 // The tensors of one argument as blocks, blocks[i] of them in tensor i, each of one of the
-// `allowed` formats. The dispatcher has seen to it that all are dense CPU tensors. Where tensors
+// `allowed` formats. The dispatcher has seen to it that all are dense. Where tensors
 // may be absent, an empty bool tensor stands for one that is, and its view has no data.
 std::vector<BlockView> block_views(const char* name, const TensorList& tensors, int64_t block_size,
                                    const std::vector<int64_t>& blocks,
                                    const std::vector<Format>& allowed, bool may_be_absent = false);
 
-// Memory of the call: written memory may not be shared with anything else, nor be read-only.
+// Memory of the call: written memory may not be shared with anything else, nor, on the
+// CPU, be read-only.
 class MemoryMap {
  public:
   void reserve(size_t count) { ranges_.reserve(count); }
   void add(const char* list, const TensorList& tensors, const std::vector<BlockView>& views,
            const std::vector<int64_t>& blocks, int64_t block_size, bool written);
   void add(const char* name, const Tensor& tensor, bool written);
-  void check();
+  void check(const Place& place);
 
  private:
   struct Range {
