@@ -3,16 +3,23 @@
 The package must install where nothing can be compiled: any failure to build leaves a note in the
 package (`_build_failure.txt`) that `mbf_kernels.backends()` shows, and the install goes on without
 the CPU backend. Set MBF_REQUIRE_EXTENSION=1 to make the failure fatal, as `make` does.
+
+CUDA kernels are built in where nvcc and a CUDA build of torch are found: MBF_CUDA=0 leaves them
+out, MBF_CUDA=1 insists on them, MBF_CUDA_ARCHS ("80,90") chooses among the architectures.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
+import subprocess
 import sys
 import sysconfig
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -46,8 +53,110 @@ ISA_FLAGS = {
     ],
 }
 PORTABLE_ISAS = ["cpu/isa_baseline.cpp"]
-TORCH_SOURCES = ["bindings.cpp", "call.cpp", "tensor_checks.cpp", "module.cpp"]
+TORCH_SOURCES = ["bindings.cpp", "call.cpp", "tensor_checks.cpp"]
 PLAIN_SOURCES = ["cpu/isa.cpp", "cpu/driver.cpp"]
+
+CUDA_ARCHITECTURES = ("75", "80", "86", "89", "90", "100", "120")
+CUDA_FLAGS = [
+    "-std=c++20",
+    "-O3",
+    "--expt-relaxed-constexpr",
+    "-Xcompiler=-fPIC,-fvisibility=hidden",
+]
+# Structs of 32 KB by value; before that the limit was 4 KB.
+OLDEST_NVCC = (12, 1)
+# One unit per block size and per kind of team (csrc/cuda/parameters.h), to compile side by side.
+CUDA_UNITS = [
+    ("cuda/launch.cu", ""),
+    ("cuda/tensor_kernels.cu", ""),
+    *(("cuda/team_instance.cu", f"MBF_TEAM_KIND={kind}") for kind in range(4)),
+    *(("cuda/thread_instance.cu", f"MBF_BLOCK_SIZE={size}") for size in range(1, 13)),
+]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One object file: a source, with a define if it is compiled several times."""
+
+    source: str
+    flags: list[str]
+    define: str = ""
+
+    @property
+    def rule(self) -> str:
+        return "compile_cuda" if self.source.endswith(".cu") else "compile"
+
+    @property
+    def object_name(self) -> str:
+        stem = self.source.rsplit(".", 1)[0].replace("/", "_")
+        return "_".join([stem, *self.define.split("=")[1:]]) + ".o"
+
+    @property
+    def all_flags(self) -> str:
+        return " ".join([*self.flags, *([f"-D{self.define}"] if self.define else [])])
+
+
+class CudaMissingError(RuntimeError):
+    """CUDA was asked for and cannot be built."""
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """How to compile CUDA here."""
+
+    nvcc: str
+    architectures: tuple[str, ...]
+
+    @property
+    def flags(self) -> list[str]:
+        """Machine code for every architecture, and PTX for what comes after the newest."""
+        codes = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in self.architectures]
+        newest = max(self.architectures, key=int)
+        return [*CUDA_FLAGS, *codes, f"-gencode=arch=compute_{newest},code=compute_{newest}"]
+
+
+def find_cuda(torch: Any) -> Cuda | None:
+    """What CUDA needs, or None with a line that says why it is left out."""
+    wanted = os.environ.get("MBF_CUDA", "")
+    if wanted == "0":
+        return None
+    try:
+        return _require_cuda(torch)
+    except CudaMissingError as error:
+        if wanted == "1":
+            raise CudaMissingError(f"MBF_CUDA=1, but {error}") from None
+        print(f"CUDA kernels are not built: {error}")
+        return None
+
+
+def _require_cuda(torch: Any) -> Cuda:
+    if torch.version.hip is not None:
+        raise CudaMissingError("this is a ROCm build of torch (Triton serves it)")
+    if torch.version.cuda is None:
+        raise CudaMissingError(f"torch {torch.__version__} is a CPU build")
+    home = os.environ.get("CUDA_HOME")
+    nvcc = shutil.which("nvcc", path=str(Path(home) / "bin") if home else None)
+    if nvcc is None:
+        raise CudaMissingError("no nvcc found (set CUDA_HOME, or put it on the PATH)")
+    shown = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    found = re.search(r"release (\d+)\.(\d+)", shown)
+    if found is None:
+        raise CudaMissingError(f"{nvcc} --version does not tell a release")
+    release = (int(found[1]), int(found[2]))
+    if release < OLDEST_NVCC:
+        raise CudaMissingError(f"nvcc >= 12.1 is needed, found {release[0]}.{release[1]}")
+    if release[0] != int(torch.version.cuda.split(".")[0]):
+        raise CudaMissingError(
+            f"torch was built with CUDA {torch.version.cuda}, but nvcc is {release[0]}.{release[1]}"
+        )
+    listed = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True).stdout
+    known = set(re.findall(r"compute_(\d+)", listed))
+    chosen = [a for a in re.split("[ ,;]+", os.environ.get("MBF_CUDA_ARCHS", "")) if a]
+    unknown = set(chosen) - (known & set(CUDA_ARCHITECTURES))
+    if unknown:
+        names = ", ".join(a for a in CUDA_ARCHITECTURES if a in known)
+        raise CudaMissingError(f"MBF_CUDA_ARCHS: expected some of {names}, got {sorted(unknown)}")
+    return Cuda(nvcc, tuple(chosen or (a for a in CUDA_ARCHITECTURES if a in known)))
 
 
 def _ninja_escape(text: str) -> str:
@@ -63,7 +172,8 @@ class NinjaBuild(build_ext):
         try:
             self._build(Path(self.get_ext_fullpath(ext.name)).resolve())
         except Exception as error:
-            if os.environ.get("MBF_REQUIRE_EXTENSION") == "1":
+            required = os.environ.get("MBF_REQUIRE_EXTENSION") == "1"
+            if required or isinstance(error, CudaMissingError):
                 raise
             text = f"the extension could not be built at install time: {error}\n"
             for path in (note, installed_note):
@@ -101,43 +211,54 @@ class NinjaBuild(build_ext):
             *(f"-isystem{path}" for path in includes),
             f"-DTORCH_TARGET_VERSION=0x{major:02x}{minor:02x}000000000000",
         ]
+        cuda = find_cuda(torch)
+        names = ",".join(f"sm_{a}" for a in cuda.architectures) if cuda else ""
         isa_sources = list(ISA_FLAGS) if IS_X86 else PORTABLE_ISAS
-        units = (
-            [(source, torch_flags) for source in TORCH_SOURCES]
-            + [(source, []) for source in PLAIN_SOURCES]
-            + [(source, ISA_FLAGS[source]) for source in isa_sources]
-        )
+        built_for = f"'-DMBF_CUDA_ARCHITECTURES=\"{names}\"'"
         # The slowest first: two cores are then busy to the end.
-        units.sort(key=lambda unit: "isa_" not in unit[0])
+        units = [
+            *(Unit(source, BASE_FLAGS + ISA_FLAGS[source]) for source in isa_sources),
+            *(Unit(source, BASE_FLAGS + torch_flags) for source in TORCH_SOURCES),
+            *(Unit(source, BASE_FLAGS) for source in PLAIN_SOURCES),
+            Unit("module.cpp", [*BASE_FLAGS, *torch_flags, built_for]),
+        ]
+        link = ["-shared", *(f"-L{path}" for path in library_paths()), "-ltorch", "-ltorch_cpu"]
+        if cuda:
+            units += [
+                *(Unit(source, cuda.flags, define) for source, define in CUDA_UNITS),
+                Unit("cuda/bindings.cpp", [*BASE_FLAGS, *torch_flags, "-DUSE_CUDA"]),
+                Unit("cuda/plan.cpp", BASE_FLAGS),
+            ]
+            # The runtime library is the one torch has loaded.
+            link += ["-ltorch_cuda", "-cudart=shared"]
 
         # Not build_temp, which pip puts into a folder it deletes: the next build starts from here.
-        tag = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+        tag = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}{'-cuda' if cuda else ''}"
         work = ROOT.resolve() / "build" / f"temp.{tag}"
         work.mkdir(parents=True, exist_ok=True)
-        libraries = library_paths()
-        link = [
-            "-shared",
-            *(f"-L{path}" for path in libraries),
-            *("-ltorch", "-ltorch_cpu"),
-        ]
         # The ABI of the running torch's shim is plain C; the library is found through torch itself,
         # which is imported before this module.
         lines = [
             f"cxx = {_ninja_escape(compiler)}",
+            f"nvcc = {_ninja_escape(cuda.nvcc if cuda else '')} -ccbin $cxx",
             "rule compile",
             "  command = $cxx -MMD -MF $out.d $flags -c $in -o $out",
             "  depfile = $out.d",
             "  deps = gcc",
+            "rule compile_cuda",
+            "  command = $nvcc -MMD -MF $out.d $flags -c $in -o $out",
+            "  depfile = $out.d",
+            "  deps = gcc",
             "rule link",
-            "  command = $cxx $in -o $out $flags",
+            f"  command = {'$nvcc' if cuda else '$cxx'} $in -o $out $flags",
         ]
         objects = []
-        for source, flags in units:
-            target = _ninja_escape(str(work / source.replace("/", "_").replace(".cpp", ".o")))
+        for unit in units:
+            target = _ninja_escape(str(work / unit.object_name))
             objects.append(target)
             lines += [
-                f"build {target}: compile {_ninja_escape(str(SOURCES / source))}",
-                f"  flags = {' '.join(BASE_FLAGS + flags)}",
+                f"build {target}: {unit.rule} {_ninja_escape(str(SOURCES / unit.source))}",
+                f"  flags = {unit.all_flags}",
             ]
         lines += [
             f"build {_ninja_escape(str(output))}: link {' '.join(objects)}",

@@ -4,11 +4,26 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "cpu/driver.h"
 #include "cpu/isa.h"
 #include "huge_pages.h"
 #include "tensor_checks.h"
+
+namespace {
+
+// MBF_CUDA_ARCHITECTURES is "sm_80,sm_90", or nothing where CUDA was left out.
+std::vector<std::string> cuda_architectures() {
+  std::vector<std::string> names;
+  std::istringstream list(MBF_CUDA_ARCHITECTURES);
+  for (std::string name; std::getline(list, name, ',');) names.push_back(name);
+  return names;
+}
+
+}  // namespace
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "Compiled kernels of mbf_kernels. The operators are in torch.ops.mbf_kernels.";
@@ -16,7 +31,7 @@ PYBIND11_MODULE(_C, m) {
   m.attr("tile_blocks") = mbf::kTileBlocks;
   m.attr("torch_version") = TORCH_VERSION;
   m.attr("compiler") = __VERSION__;
-  m.attr("cuda_architectures") = std::vector<std::string>{};
+  m.attr("cuda_architectures") = cuda_architectures();
   m.def("compiled_isas", &mbf::compiled_isas, "Instruction sets compiled into this binary.");
   m.def("runnable_isas", &mbf::runnable_isas, "Those of them this machine can run.");
   m.def(

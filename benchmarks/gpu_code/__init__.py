@@ -1,1 +1,1 @@
-"""What the GPU kernels compile to, looked at without a GPU."""
+"""What the compiled GPU kernels look like: registers, spills, instructions, bytes; no GPU needed."""
