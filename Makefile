@@ -10,6 +10,8 @@ BUILT  := $(VENV)/.extension-built
 
 CPP_SOURCES := $(shell find csrc tests benchmarks -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
+# Runs compiled PTX on the CPU: a folder with ptxcpu.py. Without it those tests are skipped.
+export MBF_PTXCPU ?= $(abspath $(wildcard ../shared/tools/ptxcpu))
 FASHION := /usr/share/datasets/fashion-mnist
 
 .PHONY: help demo images test bench lint format build clean

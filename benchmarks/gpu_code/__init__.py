@@ -1,1 +1,1 @@
-"""What the compiled GPU kernels look like: registers, spills, instructions, bytes; no GPU needed."""
+"""What compiled GPU kernels look like: registers, spills, instructions; no GPU needed."""

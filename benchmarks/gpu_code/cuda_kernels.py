@@ -1,52 +1,24 @@
-"""Machine code of the CUDA kernels: registers, spills, shared memory, instructions.
-
-``python -m benchmarks.gpu_code.cuda_kernels 80 90`` prints a table; no GPU is needed, nvcc is.
-"""
+"""Compiles the CUDA kernels for any card, with no card present; nvcc is needed."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-import shutil
 import subprocess
-import sys
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .cards import ARCHITECTURES
+
 ROOT = Path(__file__).parent.parent.parent
 SOURCES = ROOT / "csrc"
-ARCHITECTURES = ("75", "80", "86", "89", "90", "100", "120")
 FLAGS = ("-std=c++20", "-O3", "--expt-relaxed-constexpr")
 MAX_THREAD_BLOCK = 12
 TEAM_SIZES = (20, 36, 52, 64)  # the largest block of each kind of team
 PATCH = 4
 TEAM_THREADS = (256, 256, 512, 512)
-FLOATING = ("FFMA", "FMUL", "FADD", "MUFU")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one multiprocessor holds at once."""
-
-    threads: int
-    blocks: int
-    shared_bytes: int
-    registers: int = 65536
-
-
-# CUDA programming guide, "Technical specifications per compute capability".
-LIMITS = {
-    "75": Limits(1024, 16, 64 << 10),
-    "80": Limits(2048, 32, 164 << 10),
-    "86": Limits(1536, 16, 100 << 10),
-    "89": Limits(1536, 24, 100 << 10),
-    "90": Limits(2048, 32, 228 << 10),
-    "100": Limits(2048, 32, 228 << 10),
-    "120": Limits(1536, 24, 100 << 10),
-}
 
 
 @dataclass(frozen=True)
@@ -57,37 +29,13 @@ class KernelCode:
     symbol: str
     operation: str  # step, run, dense, damping or apply
     sizes: tuple[int, ...]  # block sizes it serves; empty for those that serve all
-    architecture: str
+    architecture: str  # sm_80
     registers: int
     spill_bytes: int  # stores and loads
     stack_bytes: int
     shared_bytes: int  # with the dynamic part, at the largest size
     threads: int
     cubin: Path
-
-    @property
-    def occupancy(self) -> float:
-        """Resident threads over the most there can be, by registers and shared memory."""
-        limits = LIMITS[self.architecture]
-        return self._resident(by_shared=True) / limits.threads
-
-    @property
-    def register_occupancy(self) -> float:
-        """The same by registers alone."""
-        return self._resident(by_shared=False) / LIMITS[self.architecture].threads
-
-    def _resident(self, by_shared: bool) -> int:
-        limits = LIMITS[self.architecture]
-        warps = self.threads // 32
-        # Registers come in pieces of 256 a warp.
-        per_warp = -(-self.registers * 32 // 256) * 256
-        blocks = min(limits.threads // self.threads, limits.blocks)
-        blocks = min(blocks, limits.registers // per_warp // warps)
-        if by_shared and self.shared_bytes:
-            # A kilobyte of each thread block's shared memory is the system's, from sm_80 on.
-            system = 0 if self.architecture == "75" else 1024
-            blocks = min(blocks, limits.shared_bytes // (self.shared_bytes + system))
-        return blocks * self.threads
 
 
 def compile_kernels(
@@ -123,24 +71,6 @@ def compile_kernels(
     ]
 
 
-def instruction_counts(kernel: KernelCode) -> Counter[str]:
-    """SASS instructions of a kernel by opcode, as they stand in the code, whatever runs how often.
-
-    A subroutine at its end, the slow path of a division, is counted as well.
-    """
-    tool = _tool("cuobjdump")
-    command = [tool, "-sass", "-fun", kernel.symbol, str(kernel.cubin)]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    pattern = r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)"
-    return Counter(re.findall(pattern, listed, re.M))
-
-
-def inverse_flops(kernel: KernelCode) -> int:
-    """Flops of the floating-point instructions in a kernel, a multiply-add counted as two."""
-    counts = instruction_counts(kernel)
-    return sum(counts[op] * (2 if op == "FFMA" else 1) for op in FLOATING)
-
-
 def _cache() -> Path:
     digest = hashlib.sha256(" ".join(FLAGS).encode())
     for path in sorted([SOURCES / "job.h", *SOURCES.glob("core/*.h"), *SOURCES.glob("cuda/*")]):
@@ -149,28 +79,15 @@ def _cache() -> Path:
     return base / "mbf_kernels" / f"cubins-{digest.hexdigest()[:16]}"
 
 
-def _tool(name: str) -> str:
-    """A tool of the CUDA toolkit; Triton's wheel carries some of them."""
-    found = shutil.which(name)
-    if found is None:
-        import triton
-
-        inside = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
-        if not inside.exists():
-            raise RuntimeError(f"no {name} found, neither on the PATH nor in Triton's wheel")
-        return str(inside)
-    return found
-
-
 def _compile(
     unit: str, define: str, sizes: tuple[int, ...], threads: int, architecture: str, folder: Path
 ) -> list[KernelCode]:
-    stem = "_".join([Path(unit).stem, *define.split("=")[1:], f"sm_{architecture}"])
+    stem = "_".join([Path(unit).stem, *define.split("=")[1:], architecture])
     cubin, log = folder / f"{stem}.cubin", folder / f"{stem}.txt"
     if not (cubin.exists() and log.exists()):
         folder.mkdir(parents=True, exist_ok=True)
         command = [
-            *("nvcc", *FLAGS, f"-arch=sm_{architecture}", "-cubin", "-Xptxas=-v"),
+            *("nvcc", *FLAGS, f"-arch={architecture}", "-cubin", "-Xptxas=-v"),
             *([f"-D{define}"] if define else []),
             *(str(SOURCES / "cuda" / unit), "-o", str(cubin)),
         ]
@@ -238,23 +155,3 @@ def _team_shared_bytes(d: int) -> int:
     padded = -(-d // PATCH) * PATCH
     stage, rows, columns = 16 * (d | 1), PATCH * padded * 17, 16 * (padded + PATCH)
     return 4 * (rows + 2 * columns + 3 * stage)
-
-
-def main() -> None:
-    """A line per kernel and architecture, and the arithmetic of the 9 x 9 inverse."""
-    kernels = compile_kernels(tuple(sys.argv[1:]) or ARCHITECTURES)
-    print(f"{'kernel':32} {'sm':>4} {'registers':>9} {'spills':>6} {'shared':>6} {'occupancy':>9}")
-    for k in kernels:
-        print(
-            f"{k.name:32} {k.architecture:>4} {k.registers:9} {k.spill_bytes:6} "
-            f"{k.shared_bytes:6} {k.occupancy:9.0%}"
-        )
-    least = 9**3 + 9**2 + 9
-    for k in kernels:
-        if k.operation == "dense" and k.sizes == (9,):
-            flops = inverse_flops(k)
-            print(f"{k.name} sm_{k.architecture}: {flops} flops, {flops / least:.2f} of {least}")
-
-
-if __name__ == "__main__":
-    main()
