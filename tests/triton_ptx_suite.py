@@ -43,7 +43,7 @@ def reach(tensors):
     reachable.extend(t for t in tensors if t.numel())
 
 
-@pytest.mark.parametrize("d", [1, 3, 9, 12])
+@pytest.mark.parametrize("d", [1, 3, 9, 12] if ARCH == 80 else [3, 12])
 def test_fused_steps(d):
     cases.check_fused_steps(reach, d)
     assert len(launches) == 3
@@ -62,7 +62,11 @@ def test_float16():
     cases.check_fused_steps(reach, 4, dtype=torch.float16)
 
 
-@pytest.mark.parametrize("d", [*range(1, 33), 47, 64] if ARCH == 80 else [5, 25])
+# The interpreter is too slow for the larger ones, and takes those that are missing here.
+LARGER = [18, 19, 21, 22, 23, 24, *range(26, 33), 47, 64]
+
+
+@pytest.mark.parametrize("d", [2, 5, 9, 10, *LARGER] if ARCH == 80 else [5, 25])
 def test_spd_inverse(d):
     cases.check_spd_inverse(d)
     assert len(launches) == 1
@@ -75,7 +79,7 @@ def test_parts(d):
 
 
 @on_sm_80
-@pytest.mark.parametrize("kernel", [(3, 3), (2, 5)])
+@pytest.mark.parametrize("kernel", [(2, 2), (2, 5)])
 def test_channels_last(kernel):
     cases.check_channels_last(reach, kernel)
     assert len(launches) == 1 + 2
@@ -87,20 +91,21 @@ def test_absent_gradients():
 
 
 @on_sm_80
-@pytest.mark.parametrize("d", [3, 9, 10])
+@pytest.mark.parametrize("d", [4, 10])
 def test_failures(d):
     cases.check_failures(d)
 
 
 @on_sm_80
-@pytest.mark.parametrize("d", [6, 12])
+@pytest.mark.parametrize("d", [3, 12])
 def test_relative_damping(d):
     cases.check_relative_damping(reach, d)
     # update, damping, the rest; damping, the rest; update alone; damping, invert
     assert len(launches) == 3 + 2 + 1 + 2
 
 
-@pytest.mark.parametrize("d", [7, 10])
+@on_sm_80
+@pytest.mark.parametrize("d", [3, 12])
 def test_target_norms(d):
     cases.check_target_norms(reach, d)
     assert len(launches) == 4 * 2

@@ -9,11 +9,17 @@ import torch
 import triton
 
 
-def target() -> tuple[str, int]:
-    """The backend of the compiler, and its warp size."""
+def target(device: torch.device) -> tuple[str, int]:
+    """The backend of the compiler that serves tensors on a device, and its warp size."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         return "interpreter", 32
-    found = triton.runtime.driver.active.get_current_target()
+    driver = triton.runtime.driver.active
+    if driver.get_active_torch_device().type != device.type:
+        raise RuntimeError(
+            f"backend 'triton' was asked for, but the tensors are on {device} and it compiles for "
+            f"{driver.get_active_torch_device()}"
+        )
+    found = driver.get_current_target()
     return found.backend, found.warp_size
 
 

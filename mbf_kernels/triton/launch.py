@@ -152,7 +152,9 @@ class _Pass:
         grad, momentum = group or (torch.float32, torch.float32)
         self.types = [TYPES[SHORT[dtype]] for dtype in (param, grad, momentum)]
         nothing = self.tables.nothing
-        self.pointers = self.tables.pointers(group, lists) if group else nothing
+        # Apart for calls with and without parameters: each finds its own addresses unchanged.
+        key = (group, any(t is not None for t in params))
+        self.pointers = self.tables.pointers(key, lists) if group else nothing
         views = self.tables.views(lists)
         self.strided = views is not None
         self.views = nothing if views is None else views
@@ -193,7 +195,7 @@ class _Pass:
             "STRIDED": self.strided,
         }
         kernel, constants, launch_options = pass_launch(
-            state.layout.block_size, SHORT[state.inverse.dtype], flags, *target()
+            state.layout.block_size, SHORT[state.inverse.dtype], flags, *target(state.stats.device)
         )
         programs = last - first
         bounds: tuple[int, ...] = (first,)
@@ -226,7 +228,9 @@ class _Pass:
         if not work.tiles:
             return
         flags = {"CONTROLS": controls is not None, "STRIDED": self.strided}
-        kernel, constants, launch_options = apply_launch(d, flags, target()[1])
+        kernel, constants, launch_options = apply_launch(
+            d, flags, target(self.state.stats.device)[1]
+        )
         with on(self.state.stats.device):
             kernel[(len(work.tiles),)](
                 work.items, self.pointers, self.views,

@@ -99,27 +99,31 @@ class HostTable:
     """A small table of numbers on the device that follows one on the host."""
 
     def __init__(self, length: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.device_copy = torch.empty(length, dtype=dtype, device=device)
+        self._copy = torch.empty(length, dtype=dtype, device=device)
         self._values: Sequence[float] | None = None
-        self._captured: list[tuple[Tensor, Tensor]] = []
+        self._in_graph = False
+        self._of_graphs: list[Tensor] = []
 
     def refresh(self, values: Sequence[float]) -> Tensor:
         """The values on the device; copied only if they are not there yet."""
-        if values == self._values:
-            return self.device_copy
-        self._values = values
-        host = torch.tensor(values, dtype=self.device_copy.dtype)
-        if self.device_copy.device.type == "cpu":
-            self.device_copy.copy_(host)
-            return self.device_copy
-        # Pinned memory comes from torch's cache, which gives it out again after the copy is done.
-        staged = host.pin_memory()
-        if torch.cuda.is_current_stream_capturing():
-            # A graph copies from and to the same memory whenever it runs: that is its own for good.
-            self.device_copy = torch.empty_like(self.device_copy)
-            self._captured.append((staged, self.device_copy))
-        self.device_copy.copy_(staged, non_blocking=True)
-        return self.device_copy
+        capturing = self._copy.is_cuda and torch.cuda.is_current_stream_capturing()
+        if values != self._values:
+            self._values = values
+            host = torch.tensor(values, dtype=self._copy.dtype)
+            if self._in_graph or capturing:
+                self._copy = torch.empty_like(self._copy)
+                self._in_graph = False
+            if self._copy.is_cuda:
+                # Pinned memory comes from torch's cache, which lends it again after the copy.
+                host = host.pin_memory()
+            if capturing:
+                self._of_graphs.append(host)
+            self._copy.copy_(host, non_blocking=True)
+        if capturing:
+            # A graph reads the same memory whenever it runs: nobody else may write there again.
+            self._of_graphs.append(self._copy)
+            self._in_graph = True
+        return self._copy
 
 
 class StateTables:

@@ -61,7 +61,7 @@ def damping_of_tensors(
     tile_starts,  # int32 [tensors + 1]
     numbers,  # float64 [tensors]: blocks * D
     damping,  # float64, one or one per tensor
-    result,  # float64 [tensors]
+    absolute,  # float64 [tensors]
     damping_stride,
     LEAST: tl.constexpr,
 ):
@@ -71,5 +71,5 @@ def damping_of_tensors(
     tiles = tl.load(tile_starts + tensor + 1) - first
     trace = strided_sum(tallies + 2 * first + 1, tiles, 2)
     relative = tl.load(damping + tensor * damping_stride)
-    absolute = relative * trace / tl.load(numbers + tensor)
-    tl.store(result + tensor, tl.where(absolute > LEAST, absolute, LEAST))
+    value = relative * trace / tl.load(numbers + tensor)
+    tl.store(absolute + tensor, tl.where(value > LEAST, value, LEAST))
