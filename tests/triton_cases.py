@@ -20,7 +20,7 @@ from block_checks import (
     tensors,
     weights_of,
 )
-from mbf_kernels.reference import StepOptions
+from mbf_kernels.options import Buffers, Inversion, StepOptions, Update
 
 COUNTS = (17, 0, 1, 16, 40)
 
@@ -317,19 +317,18 @@ def check_controls(reach, d, counts=COUNTS):
             blocks, params, grads, momenta = made(reach, shapes_of(d, counts), d)
             norms = targets.clone()
             tiles = (0, blocks.layout.tiles)
+            controls = torch.tensor([0.1, 0.4, update, invert], dtype=torch.float64)
             options = StepOptions(
-                9.0 if controlled else 0.1, 0.9, 0.0, norms, True, 8.0 if controlled else 0.4
-            )
+                9.0 if controlled else 0.1, 0.9, 0.0, norms, True, 8.0 if controlled else 0.4,
+                controls if controlled else None,
+            )  # fmt: skip
+            damping = torch.tensor([0.5], dtype=torch.float64)
+            inverted = tiles if controlled or invert else (0, 0)
             backend.fused_step_(
                 blocks._state, params, grads, momenta, options,
-                beta=0.5, damping=torch.tensor([0.5], dtype=torch.float64),
-                relative=update == invert, debias=True,
-                update=tiles if controlled or update else (0, 0),
-                invert=tiles if controlled or invert else (0, 0),
-                buffers=blocks._direction_buffers(options),
-                controls=torch.tensor([0.1, 0.4, update, invert], dtype=torch.float64)
-                if controlled
-                else None,
+                Update(0.5, tiles if controlled or update else (0, 0)),
+                Inversion(damping, update == invert, True, inverted),
+                blocks._make_buffers(),
             )  # fmt: skip
             results.append(
                 [*params, *momenta, norms, blocks.stats(), blocks.inverse(), blocks._state.tallies]
@@ -344,8 +343,9 @@ def check_nothing_to_do(reach):
         options = StepOptions(0.1, 0.9, 0.0, None, False, 1.0)
         damping = torch.tensor([0.5], dtype=torch.float64)
         backend.update_(blocks._state, grads, 0.5, (0, 0))
-        backend.invert_(blocks._state, damping, True, True, (0, 0))
+        nothing = Inversion(damping, True, True, (0, 0))
+        backend.invert_(blocks._state, nothing)
         backend.fused_step_(
-            blocks._state, params, grads, momenta, options, beta=0.5, damping=damping,
-            relative=True, debias=False, update=(0, 0), invert=(0, 0), buffers=(None, None),
+            blocks._state, params, grads, momenta, options, Update(0.5, (0, 0)), nothing,
+            Buffers(None, None),
         )  # fmt: skip

@@ -1,0 +1,111 @@
+"""The report as Markdown: what docs/gpu.md shows between its two marks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ..micro import byte_model
+from .cards import CARDS
+from .rows import AmdRow, Row
+
+BEGIN = "<!-- made by `make cubin`: -->"
+END = "<!-- : end -->"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def all_kernels(rows: Sequence[Row]) -> str:
+    """Per backend and architecture: how many kernels, and the worst of them."""
+    lines = []
+    for backend in ("cuda", "triton"):
+        for architecture in dict.fromkeys(r.architecture for r in rows if r.backend == backend):
+            own = [r for r in rows if (r.backend, r.architecture) == (backend, architecture)]
+            sizes = sorted({d for r in own for d in r.block_sizes})
+            seconds = [r.seconds for r in own if r.seconds is not None]
+            lines.append(
+                (
+                    backend,
+                    architecture,
+                    _sizes(sizes),
+                    len(own),
+                    max(r.registers for r in own),
+                    sum(r.spill_bytes for r in own),
+                    f"{max(r.shared_bytes for r in own):,}",
+                    f"{min(r.occupancy for r in own):.0%}",
+                    f"{max(seconds):.0f} s" if seconds else "",
+                )
+            )
+    head = (
+        *("backend", "architecture", "block sizes", "kernels", "most registers", "spilled bytes"),
+        *("most shared bytes", "least occupancy", "slowest to compile"),
+    )
+    return table(head, lines)
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    if len(sizes) > 1 and sizes == list(range(sizes[0], sizes[-1] + 1)):
+        return f"{sizes[0]} to {sizes[-1]}"
+    return ", ".join(map(str, sizes))
+
+
+def blocks_of_nine(rows: Sequence[Row], architectures: Sequence[str]) -> str:
+    """The kernels of 3 x 3 convolutions one by one."""
+    chosen = [r for r in rows if 9 in r.block_sizes and r.architecture in architectures]
+    lines = [
+        (
+            r.backend,
+            r.operation,
+            r.architecture,
+            r.registers,
+            r.spill_bytes,
+            f"{r.shared_bytes:,}",
+            f"{r.occupancy:.0%}",
+            sum(r.code.opcodes.values()) if r.code else "",
+            f"{r.code.flops:,}" if r.code else "",
+            f"{r.code.load_bytes} / {r.code.store_bytes}" if r.code and r.straight else "",
+        )
+        for r in sorted(chosen, key=lambda r: (r.backend, r.operation, len(r.architecture)))
+    ]
+    head = (
+        *("backend", "operation", "architecture", "registers", "spilled bytes", "shared bytes"),
+        *("occupancy", "instructions", "flops", "bytes loaded / stored"),
+    )
+    return table(head, lines)
+
+
+def predicted_times(sizes: Sequence[int] = (4, 9, 16, 25)) -> str:
+    """A step by its bytes beside fused Adam's: arithmetic on published bandwidths, no timing."""
+    lines = []
+    for d in sizes:
+        adam = byte_model.adamw_bytes(d)
+        for name, width in (("float32", 4), ("bfloat16", 2)):
+            step = byte_model.step_bytes(d, width)
+            ns = (f"{1e9 * step / card.bytes_per_second:.2f} ns" for card in CARDS)
+            lines.append((d, name, step, adam, f"{step / adam:.2f}x", *ns))
+    head = ("d", "P in", "bytes of a step", "of fused Adam", "ratio")
+    return table((*head, *(f"a block on {card.name}" for card in CARDS)), lines)
+
+
+def amd(rows: Sequence[AmdRow]) -> str:
+    lines = [
+        (r.architecture, r.operation, r.block_size or "all", r.registers, r.spilled) for r in rows
+    ]
+    return table(("architecture", "operation", "d", "vector registers", "spilled"), lines)
+
+
+def write(path: Path, text: str) -> None:
+    """Replaces what stands between the marks.
+
+    Raises:
+        ValueError: the page has no marks.
+    """
+    page = path.read_text()
+    if BEGIN not in page or END not in page:
+        raise ValueError(f"{path}: expected the marks {BEGIN} and {END}")
+    before, rest = page.split(BEGIN)
+    path.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{rest.split(END)[1]}")
