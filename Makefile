@@ -14,7 +14,7 @@ CPP_SOURCES := $(shell find csrc tests benchmarks -name '*.cpp' -o -name '*.h' -
 export MBF_PTXCPU ?= $(abspath $(wildcard ../shared/tools/ptxcpu))
 FASHION := /usr/share/datasets/fashion-mnist
 
-.PHONY: help demo images test bench lint format build clean
+.PHONY: help demo images test bench cubin lint format build clean
 .DEFAULT_GOAL := help
 
 help:  ## what there is
@@ -50,6 +50,9 @@ test: $(BUILT)  ## all tests
 bench: $(BUILT)  ## kernels and whole optimizer steps, with the tables of targets
 	$(BIN)/python -m benchmarks.micro --full --device $(DEVICE)
 	$(BIN)/python -m benchmarks.optimizers
+
+cubin: $(BUILT)  ## compile the GPU kernels for every architecture; tables into docs/gpu.md
+	$(BIN)/python -m benchmarks.gpu_code
 
 lint: $(READY)  ## formatters and linters, without changing anything
 	$(BIN)/ruff check .

@@ -1,0 +1,135 @@
+"""Machine code of the GPU kernels: no spills, and no more instructions than recorded here.
+
+Bounds are what the compilers made of the code, with a little room for other versions of them. Code
+that grows past one is slower on every card; raise a bound only with a reason.
+"""
+
+import shutil
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton's wheel carries the tools that read machine code")
+
+from benchmarks.gpu_code import report, sass
+from benchmarks.gpu_code.cards import occupancy
+from benchmarks.gpu_code.rows import Row, cuda_rows, triton_rows
+from benchmarks.micro import byte_model
+
+FLOPS_OF_NINE = byte_model.inverse_flops(9)
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+
+
+@pytest.fixture(scope="module")
+def cuda():
+    return list(cuda_rows(["sm_80"], [4, 9, 16]))
+
+
+@pytest.fixture(scope="module")
+def triton():
+    return list(triton_rows(["sm_80"], [9], ["update", "invert", "step"]))
+
+
+def only(rows, operation, d):
+    (row,) = [r for r in rows if r.operation == operation and d in r.block_sizes]
+    return row
+
+
+@needs_nvcc
+def test_no_cuda_kernel_spills(cuda):
+    assert len(cuda) == 2 + 3 * 3
+    assert [r for r in cuda if r.spill_bytes or r.code.spill_instructions] == []
+
+
+@needs_nvcc
+def test_cuda_blocks_of_nine(cuda):
+    dense = only(cuda, "spd_inverse", 9)
+    assert FLOPS_OF_NINE * 0.9 < dense.code.flops <= 1.05 * FLOPS_OF_NINE
+    for operation, instructions in {
+        "step": 4_300,
+        "update, inverse, step: any of them": 7_000,
+    }.items():
+        row = only(cuda, operation, 9)
+        assert row.registers <= 64, operation
+        assert row.occupancy >= 0.5, operation
+        assert sum(row.code.opcodes.values()) <= instructions, operation
+
+
+def test_no_triton_kernel_spills(triton):
+    assert len(triton) == 1 + 1 + 3
+    assert [r for r in triton if r.spill_bytes or r.code.spill_instructions] == []
+
+
+def test_triton_blocks_of_nine(triton):
+    inverse = only(triton, "inverse", 9)
+    assert inverse.straight
+    assert FLOPS_OF_NINE * 0.9 < inverse.code.flops <= 1.05 * FLOPS_OF_NINE
+    assert inverse.registers <= 64
+    assert inverse.occupancy >= 0.5
+    # The triangle once in and once out, and a few numbers that are the tile's.
+    triangle = byte_model.triangle_bytes(9)
+    assert triangle <= inverse.code.load_bytes <= triangle + 24
+    assert triangle <= inverse.code.store_bytes <= triangle + 8
+    assert only(triton, "step", 9).occupancy >= 0.5
+    assert only(triton, "update", 9).occupancy == 1.0
+
+
+def test_spills_would_be_seen(tmp_path):
+    """A kernel with an array too large for registers."""
+    if shutil.which("nvcc") is None:
+        pytest.skip("no nvcc on PATH")
+    import subprocess
+
+    source = tmp_path / "spill.cu"
+    source.write_text(
+        'extern "C" __global__ void k(float* x, int n) { float a[64];'
+        " for (int i = 0; i < 64; ++i) a[i] = x[i * n];"
+        " for (int i = 0; i < 64; ++i) x[i] = a[(i * n) % 64] * a[63 - i]; }"
+    )
+    cubin = tmp_path / "spill.cubin"
+    subprocess.run(["nvcc", "-arch=sm_80", "-cubin", str(source), "-o", str(cubin)], check=True)
+    code = sass.read_cubin(cubin)["k"]
+    assert code.stack >= 256
+    assert code.spill_instructions > 0
+
+
+@pytest.mark.parametrize(
+    ("architecture", "registers", "threads", "shared", "expected"),
+    [
+        ("sm_80", 64, 128, 0, 0.5),  # 64 * 32 registers a warp: 32 warps of 64
+        ("sm_80", 32, 128, 0, 1.0),
+        ("sm_80", 65, 128, 0, 28 / 64),  # 72 after rounding: 28 warps
+        ("sm_75", 64, 128, 0, 1.0),  # only 32 warps to fill
+        ("sm_86", 40, 128, 0, 1.0),
+        ("sm_80", 32, 128, 40 << 10, 16 / 64),  # 164 KB hold four blocks of 41 KB
+        ("sm_80", 255, 1024, 0, 0.0),  # does not fit at all
+    ],
+)
+def test_occupancy(architecture, registers, threads, shared, expected):
+    assert occupancy(architecture, registers, threads, shared) == pytest.approx(expected)
+
+
+def test_a_page_keeps_what_is_around_the_tables(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"# Title\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    report.write(page, "new")
+    text = page.read_text()
+    assert text.startswith("# Title\n")
+    assert text.endswith("\nafter\n")
+    assert "new" in text
+    assert "old" not in text
+    page.write_text("no marks")
+    with pytest.raises(ValueError, match="expected the marks"):
+        report.write(page, "new")
+
+
+def test_tables():
+    code = sass.MachineCode("k", 40, 0, 0)
+    code.opcodes.update({"FFMA": 3, "FMUL.FTZ": 2, "LDG.E.128": 2, "STG.E": 1, "LDG.E.U16": 1})
+    assert code.flops == 8
+    assert (code.load_bytes, code.store_bytes) == (34, 4)
+    row = Row("cuda", "step", (9,), "sm_80", 40, 0, 0, 128, 128, 0.75, None, code)
+    assert "| cuda | sm_80 | 9 | 1 | 40 | 0 | 0 | 75% |  |" in report.all_kernels([row])
+    assert "| 8 | 34 / 4 |" in report.blocks_of_nine([row], ["sm_80"])
+    # 2 d^2 + 22 d against 28 d, and d^2 + 21 d with a bfloat16 P
+    assert "| 9 | float32 | 360 | 252 | 1.43x |" in report.predicted_times()
+    assert "| 9 | bfloat16 | 270 | 252 | 1.07x |" in report.predicted_times()
