@@ -54,15 +54,8 @@ bench: $(BUILT)  ## kernels and whole optimizer steps, with the tables of target
 cubin: $(BUILT)  ## compile the GPU kernels for every architecture; tables into docs/gpu.md
 	$(BIN)/python -m benchmarks.gpu_code
 
-# Some 3 GB: the CUDA build of torch, whatever links to a CPU build pip was given.
-CUDA_VENV := .venv-cuda
-cuda-import:  ## build against the CUDA build of torch in an environment of its own; needs nvcc
-	$(PYTHON) -m venv $(CUDA_VENV)
-	PIP_FIND_LINKS= PIP_CONFIG_FILE=/dev/null $(CUDA_VENV)/bin/pip install --quiet --disable-pip-version-check \
-	  $$(grep -E '^(torch|setuptools|wheel|ninja|pybind11|numpy|tqdm)==' requirements-dev.txt)
-	MBF_CUDA=1 MBF_REQUIRE_EXTENSION=1 $(CUDA_VENV)/bin/pip install --quiet --disable-pip-version-check \
-	  --no-deps --no-build-isolation .
-	cd benchmarks/gpu_code && ../../$(CUDA_VENV)/bin/python cuda_import.py
+cuda-import:  ## CUDA kernels built against the CUDA build of torch (3 GB), in .venv-cuda
+	$(PYTHON) -m benchmarks.gpu_code.cuda_import --environment .venv-cuda
 
 lint: $(READY)  ## formatters and linters, without changing anything
 	$(BIN)/ruff check .
@@ -76,6 +69,6 @@ format: $(READY)  ## apply the formatters
 	$(BIN)/clang-format -i $(CPP_SOURCES)
 
 clean:  ## everything that was made, the environment included
-	rm -rf $(VENV) $(CUDA_VENV) build dist *.egg-info benchmark_results .pytest_cache .hypothesis .mypy_cache .ruff_cache .benchmarks
+	rm -rf $(VENV) .venv-cuda build dist *.egg-info benchmark_results .pytest_cache .hypothesis .mypy_cache .ruff_cache .benchmarks
 	rm -f mbf_kernels/_C*.so mbf_kernels/_build_failure.txt
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""The host logic of the CUDA backend, compiled on its own with sanitizers and run."""
+"""Host logic and core mathematics of the CUDA backend, compiled on its own with sanitizers."""
 
 import subprocess
 from pathlib import Path
@@ -12,12 +12,13 @@ pytestmark = pytest.mark.cuda_host
 PLAN = Path(__file__).parent.parent / "csrc" / "cuda" / "plan.cpp"
 
 
-def test_plan(sanitizers, tmp_path):  # noqa: F811
-    binary = tmp_path / "test_cuda_plan"
-    sources = [str(SOURCES / "test_cuda_plan.cpp"), str(PLAN)]
-    built = subprocess.run(
-        [COMPILER, *FLAGS, *sources, "-o", binary], capture_output=True, text=True
-    )
+@pytest.mark.parametrize(
+    ("name", "beside"), [("test_cuda_plan", [PLAN]), ("test_cuda_sweep", [])], ids=["plan", "sweep"]
+)
+def test_plain_cpp(sanitizers, tmp_path, name, beside):  # noqa: F811
+    binary = tmp_path / name
+    command = [COMPILER, *FLAGS, SOURCES / f"{name}.cpp", *beside, "-o", binary]
+    built = subprocess.run(command, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr[-3000:]
     ran = subprocess.run([binary], capture_output=True, text=True)
     assert ran.returncode == 0, f"exit {ran.returncode}\n{ran.stdout[-3000:]}{ran.stderr[-3000:]}"

@@ -1,40 +1,70 @@
-"""Imports the extension next to a CUDA build of torch and looks at the dispatcher; no GPU needed.
+"""Builds the package against the CUDA build of torch and asks the dispatcher what it registered.
 
-``make cuda-import`` runs this in an environment of its own.
+No GPU is needed: kernels are compiled and registered, not run. Everything happens in a virtual
+environment of its own (``make cuda-import``), because that torch is some 3 GB and the extension
+built against it does not load into the CPU build.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
+import subprocess
 import sys
+import tempfile
+import venv
+from pathlib import Path
 
+ROOT = Path(__file__).parent.parent.parent
+TORCH = "torch==2.13.0"
+BUILD_PACKAGES = ("numpy", "ninja", "pybind11>=2.12", "setuptools>=77", "wheel")
+
+# Runs in the other environment, outside of this source tree.
+CHECK = """
 import torch
-
 import mbf_kernels as mk
 
-OPERATORS = ("spd_inverse", "update_", "invert_", "step_", "fused_step_")
+info = mk.build_info()
+assert info.extension, info.why_missing
+print("torch", torch.__version__, "with CUDA", torch.version.cuda)
+print("built for", ", ".join(info.cuda_architectures))
+assert info.cuda_architectures
+
+inverse, failed = mk.spd_inverse(4 * torch.eye(9).expand(33, 9, 9))
+assert torch.equal(inverse, 0.25 * torch.eye(9).expand(33, 9, 9)) and not failed.any()
+w, g, m = torch.zeros(20, 9), torch.ones(20, 9), torch.zeros(20, 9)
+blocks = mk.MiniBlocks([w], block_size=9)
+blocks.fused_step_([w], [g], [m], lr=1.0, momentum=0.0, beta=0.0, damping=1.0)
+assert torch.allclose(w, torch.full_like(w, -0.1))  # (1 1^T + I)^-1 1 = 1 / 10
+print("CPU kernels run")
+
+for name in ("spd_inverse", "update_", "invert_", "step_", "fused_step_"):
+    for key in ("CPU", "CUDA"):
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"mbf_kernels::{name}", key), key
+    print(f"mbf_kernels::{name}: CPU and CUDA kernels registered")
+"""
 
 
-def main() -> int:
-    """Prints what was built and what is registered; 1 if something is missing."""
-    built = mk.build_info()
-    print(f"torch {torch.__version__}, CUDA {torch.version.cuda}; {mk.__file__}")
-    print(f"extension: {built.extension or built.why_missing}")
-    print(f"CUDA kernels for: {', '.join(built.cuda_architectures) or 'nothing'}")
-    missing = not (built.extension and built.cuda_architectures)
-    for name in OPERATORS:
-        keys = [
-            key
-            for key in ("CPU", "CUDA", "Meta")
-            if torch._C._dispatch_has_kernel_for_dispatch_key(f"mbf_kernels::{name}", key)
-        ]
-        print(f"  {name:<12} {', '.join(keys)}")
-        missing |= not {"CPU", "CUDA"} <= set(keys)
-    inverse, info = mk.spd_inverse(4 * torch.eye(9).expand(20, 9, 9))
-    right = torch.equal(inverse, torch.eye(9).expand(20, 9, 9) / 4) and not info.any()
-    print(f"an inverse on the CPU: {'right' if right else 'WRONG'}")
-    print(f"cuda backend: {mk.backends()['cuda']}")
-    return int(missing or not right)
+def main() -> None:
+    """Makes the environment if it is not there, builds, and checks."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--environment", type=Path, default=ROOT / ".venv-cuda")
+    environment = parser.parse_args().environment.resolve()
+    python = environment / "bin" / "python"
+    if not python.exists():
+        venv.create(environment, with_pip=True)
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    # The pins of the development environment point at CPU builds: not here.
+    anywhere = os.environ | {"PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}
+    subprocess.run([*pip, TORCH, *BUILD_PACKAGES], check=True, env=anywhere)
+    required = os.environ | {"MBF_CUDA": "1", "MBF_REQUIRE_EXTENSION": "1"}
+    build = ("--no-deps", "--no-build-isolation", "--force-reinstall", str(ROOT))
+    subprocess.run([*pip, *build], check=True, env=required)
+    with tempfile.TemporaryDirectory() as elsewhere:
+        clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        checked = subprocess.run([str(python), "-c", CHECK], cwd=elsewhere, env=clean)
+    sys.exit(checked.returncode)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -7,11 +7,11 @@
 
 namespace mbf {
 
-// `triangle(i)` must give load() and store(V) for number i of the packed triangle; `v` holds the d
-// entries of the vector. One multiply and one fused multiply-add a number: the pass is bound by the
+// `triangle(i)` must give load() and store(V) for number i of the packed triangle; `v[e]` is
+// entry e of the vector. One multiply and one fused multiply-add a number: the pass is bound by the
 // bytes of G, so the vector is simply re-read from cache.
-template <class V, class Triangle, class Dim>
-MBF_INLINE void rank_one_ema(Triangle triangle, const V* v, V beta, V one_minus_beta, Dim d) {
+template <class V, class Triangle, class Vector, class Dim>
+MBF_INLINE void rank_one_ema(Triangle triangle, Vector v, V beta, V one_minus_beta, Dim d) {
   for_each(zero_like(d), d, [&](auto row) MBF_INLINE_LAMBDA {
     const V scaled = one_minus_beta * v[row];
     const int start = triangle_index(row, 0);

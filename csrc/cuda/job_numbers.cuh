@@ -27,6 +27,10 @@ __device__ __forceinline__ float damping_of(const RunHeader& job, const Segment&
   return static_cast<float>(job.damping[job.damping_per_tensor ? segment.tensor : 0]);
 }
 
+__device__ __forceinline__ double updated_weight(const RunHeader& job, double weight) {
+  return job.beta * weight + (1.0 - job.beta);
+}
+
 // What G is multiplied by to lose its bias. Without a weight G is zero.
 __device__ __forceinline__ float without_bias(double weight) {
   return weight > 0 ? 1.0f / static_cast<float>(weight) : 1.0f;

@@ -36,33 +36,38 @@ __device__ __forceinline__ int stage_place(int number) {
   return D % 2 == 1 ? number : number + number / D;
 }
 
-// Numbers D * i of the j-th lane's strided block, or null past the last one.
-template <class Stored>
-__device__ __forceinline__ Stored* strided_block(const NaturalView& view, int lane) {
+// Where block `view.block + lane` of a strided tensor begins, in numbers.
+__device__ __forceinline__ int64_t strided_block(const NaturalView& view, int lane) {
   const int64_t block = view.block + lane;
   const Strides& s = *view.strides;
-  return static_cast<Stored*>(view.data) + (block / s.inner) * s.outer_stride +
-         (block % s.inner) * s.inner_stride;
+  const int64_t outer = block / s.inner;
+  return outer * s.outer_stride + (block - outer * s.inner) * s.inner_stride;
+}
+
+// The first of the D numbers this lane carries: the others are every 32nd of the warp's run, or the
+// rest of the lane's own block.
+template <int D>
+__device__ __forceinline__ int64_t first_number(const NaturalView& view, int lane) {
+  return view.strides == nullptr ? view.block * D + lane : strided_block(view, lane);
 }
 
 // The D numbers this lane carries to shared memory: loads only, so that several tensors can be
 // under way at once. Zeros past the last block.
 template <int D>
 __device__ __forceinline__ void fetch(const NaturalView& view, int lane, float (&x)[D]) {
+  const int64_t first = first_number<D>(view, lane);
   with_format(view.format, [&](auto* type) {
     using Stored = std::remove_pointer_t<decltype(type)>;
+    const Stored* from = static_cast<const Stored*>(view.data) + first;
     if (view.strides == nullptr) {
-      const Stored* run = static_cast<const Stored*>(view.data) + view.block * D;
       MBF_UNROLL
       for (int j = 0; j < D; ++j) {
-        const int i = j * 32 + lane;
-        x[j] = i < view.count * D ? widen(run[i]) : 0.0f;
+        x[j] = j * 32 + lane < view.count * D ? widen(from[j * 32]) : 0.0f;
       }
     } else {
-      const Stored* own = strided_block<Stored>(view, lane);
       MBF_UNROLL
       for (int j = 0; j < D; ++j) {
-        x[j] = lane < view.count ? widen(own[j * view.strides->element_stride]) : 0.0f;
+        x[j] = lane < view.count ? widen(from[j * view.strides->element_stride]) : 0.0f;
       }
     }
   });
@@ -81,20 +86,20 @@ __device__ __forceinline__ void put(const NaturalView& view, int lane, const flo
 // The other way: all lanes have written their blocks to `stage`, and the warp has met since.
 template <int D>
 __device__ __forceinline__ void send(const NaturalView& view, int lane, const WarpStage<D>& stage) {
+  const int64_t first = first_number<D>(view, lane);
   with_format(view.format, [&](auto* type) {
     using Stored = std::remove_pointer_t<decltype(type)>;
+    Stored* to = static_cast<Stored*>(view.data) + first;
     if (view.strides == nullptr) {
-      Stored* run = static_cast<Stored*>(view.data) + view.block * D;
       MBF_UNROLL
       for (int j = 0; j < D; ++j) {
         const int i = j * 32 + lane;
-        if (i < view.count * D) run[i] = narrow<Stored>(stage[stage_place<D>(i)]);
+        if (i < view.count * D) to[j * 32] = narrow<Stored>(stage[stage_place<D>(i)]);
       }
     } else if (lane < view.count) {
-      Stored* own = strided_block<Stored>(view, lane);
       MBF_UNROLL
       for (int j = 0; j < D; ++j) {
-        own[j * view.strides->element_stride] = narrow<Stored>(stage[lane * stage_stride(D) + j]);
+        to[j * view.strides->element_stride] = narrow<Stored>(stage[lane * stage_stride(D) + j]);
       }
     }
   });

@@ -143,6 +143,7 @@ struct RunHeader {
   const double* controls;  // [lr, momentum_correction, update, invert] on the device, or null
   TileRange update, invert;
   double beta;
+  float short_beta, short_rest;  // beta and 1 - beta, rounded
   float lr, momentum, weight_decay, momentum_correction;
   int32_t block_size;
   uint32_t units;

@@ -80,6 +80,8 @@ RunHeader run_header(const DeviceJob& device_job) {
   header.update = job.update;
   header.invert = job.invert;
   header.beta = job.beta;
+  header.short_beta = static_cast<float>(job.beta);
+  header.short_rest = static_cast<float>(1.0 - job.beta);
   header.lr = static_cast<float>(job.lr);
   header.momentum = static_cast<float>(job.momentum);
   header.weight_decay = static_cast<float>(job.weight_decay);

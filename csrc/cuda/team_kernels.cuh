@@ -42,7 +42,7 @@ __device__ __forceinline__ void for_natural(const NaturalView& view, int d, F f)
     } else {
       const int block = threadIdx.x % kTileBlocks;
       if (block >= view.count) return;
-      Stored* own = strided_block<Stored>(view, block);
+      Stored* own = static_cast<Stored*>(view.data) + strided_block(view, block);
       for (int e = threadIdx.x / kTileBlocks; e < d; e += blockDim.x / kTileBlocks) {
         f(own[e * view.strides->element_stride], block, e);
       }
@@ -57,17 +57,16 @@ struct RowLanes {
   int step = blockDim.x / kTileBlocks;
 };
 
-__device__ __forceinline__ void update_rows(float* stats, const float* v, double beta, int d) {
+__device__ __forceinline__ void update_rows(const RunHeader& job, float* stats, const float* v,
+                                            int d) {
   const RowLanes rows;
-  const float keep = static_cast<float>(beta);
-  const float rest = static_cast<float>(1.0 - beta);
   const float* own = v + rows.lane * stage_stride(d);
   for (int row = rows.first; row < d; row += rows.step) {
-    const float scaled = rest * own[row];
+    const float scaled = job.short_rest * own[row];
     float* g = stats + triangle_index(row, 0) * kTileBlocks + rows.lane;
 #pragma unroll 8
     for (int col = 0; col <= row; ++col) {
-      g[col * kTileBlocks] = keep * g[col * kTileBlocks] + scaled * own[col];
+      g[col * kTileBlocks] = job.short_beta * g[col * kTileBlocks] + scaled * own[col];
     }
   }
 }
@@ -155,7 +154,7 @@ __device__ __forceinline__ double tile_weight(const RunHeader& job, const TilePl
     if (threadIdx.x == 0) {
       double weight = job.tallies[at.tile].weight;
       if (updated) {
-        weight = job.beta * weight + (1.0 - job.beta);
+        weight = updated_weight(job, weight);
         job.tallies[at.tile] = {weight, weight > 0 ? sum / weight : 0.0};
       }
       shared_weight = weight;
@@ -268,7 +267,7 @@ __global__ void __launch_bounds__(team_shape(Kind).lanes* kTileBlocks)
     const bool update = numbers.update && job.update.contains(at.tile);
     const bool invert = numbers.invert && job.invert.contains(at.tile);
     if (update) {
-      update_rows(job.stats + at.tile * triangle_size(at.d) * kTileBlocks, grads, job.beta, at.d);
+      update_rows(job, job.stats + at.tile * triangle_size(at.d) * kTileBlocks, grads, at.d);
       __syncthreads();
     }
     double weight = 1.0;

@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kPlainThreads)
     } else {
       // Neighbouring threads take neighbouring blocks, as they lie in a channels_last tensor.
       for (int b = threadIdx.x; b < blocks; b += kPlainThreads) {
-        Stored* w = strided_block<Stored>(view, b);
+        Stored* w = static_cast<Stored*>(view.data) + strided_block(view, b);
         for (int e = 0; e < d; ++e, w += view.strides->element_stride) {
           *w = narrow<Stored>(move(widen(*w), u[b * d + e]));
         }

@@ -23,6 +23,7 @@ MBF_INLINE constexpr int wanted_residents(int d) { return d <= 9 ? 8 : d == 10 ?
 template <int D>
 struct ThreadStages {
   WarpStage<D> grads, momenta, params;
+  uint32_t segment;  // place in the list
 };
 
 // The triangle of this lane's block in a tile; number i is 16 i further on.
@@ -49,8 +50,14 @@ __device__ __forceinline__ void store_inverse(const RunHeader& job, int64_t offs
 struct StatsSlot {
   float* memory;
   float* kept;
-  __device__ __forceinline__ float load() const { return *memory; }
+  __device__ __forceinline__ float load() const { return *kept; }
   __device__ __forceinline__ void store(float x) const { *memory = *kept = x; }
+};
+
+// A vector that is read from shared memory every time: registers are for the triangle.
+struct SharedVector {
+  const volatile float* memory;
+  __device__ __forceinline__ float operator[](int e) const { return memory[e]; }
 };
 
 // a <- (scale a + damping I)^-1; returns 0 or the 1-based pivot that failed. Reciprocals of pivots
@@ -141,59 +148,53 @@ __device__ __forceinline__ void fetch_blocks(const RunParameters& p, const Segme
   __syncwarp();
 }
 
-// G, its tally and P, as far as they are asked for. All lanes take part. The trace in the tally is
-// still that of G: finish_tally divides it, where registers are free for a division in double.
-template <int D>
-__device__ __forceinline__ void refresh_blocks(const RunHeader& job, const Segment& segment,
-                                               const WarpStage<D>& grads) {
+// G and P, as far as they are asked for. The trace of G is left for finish_tally, in `trace`: sums
+// and divisions in double would take registers that the triangle needs.
+template <int D, class FindSegment>
+__device__ __forceinline__ void refresh_blocks(const RunHeader& job, FindSegment segment,
+                                               const WarpStage<D>& grads, float& trace) {
   const StepNumbers numbers = step_numbers(job);
-  if (!numbers.update && !numbers.invert) return;
-  const WarpPlace at = warp_place(segment);
+  const WarpPlace at = warp_place(segment());
   const bool update = numbers.update && at.tile_exists && job.update.contains(at.tile);
   const bool invert = numbers.invert && at.tile_exists && job.invert.contains(at.tile);
+  if (!update && !invert) return;
   float* stats = job.stats + triangle_offset<D>(at.tile, at.lane);
   float a[triangle_size(D)];
-  if (update || invert) {
-    MBF_UNROLL
-    for (int i = 0; i < triangle_size(D); ++i) a[i] = stats[i * kTileBlocks];
-  }
-  float trace = 0;
+  MBF_UNROLL
+  for (int i = 0; i < triangle_size(D); ++i) a[i] = stats[i * kTileBlocks];
   if (update) {
-    float v[D];
+    rank_one_ema([&](int i) { return StatsSlot{stats + i * kTileBlocks, &a[i]}; },
+                 SharedVector{&grads[at.lane * stage_stride(D)]}, job.short_beta, job.short_rest,
+                 Const<D>{});
+    float sum = 0;
     MBF_UNROLL
-    for (int e = 0; e < D; ++e) v[e] = grads[at.lane * stage_stride(D) + e];
-    rank_one_ema([&](int i) { return StatsSlot{stats + i * kTileBlocks, &a[i]}; }, v,
-                 static_cast<float>(job.beta), static_cast<float>(1.0 - job.beta), Const<D>{});
-    MBF_UNROLL
-    for (int e = 0; e < D; ++e) trace += a[triangle_index(e, e)];
-  }
-  float scale = 1.0f;
-  if (numbers.update || job.debias) {
-    const double sum = sum_over_lanes<kTileBlocks>(finite_or_zero(trace));
-    double weight = at.tile_exists ? job.tallies[at.tile].weight : 0.0;
-    __syncwarp();  // all lanes of a tile have read its weight before one writes it
-    if (update) {
-      weight = job.beta * weight + (1.0 - job.beta);
-      if (at.lane % kTileBlocks == 0) {
-        job.tallies[at.tile] = {weight, sum};
-      }
-    }
-    if (job.debias) scale = without_bias(weight);
+    for (int e = 0; e < D; ++e) sum += a[triangle_index(e, e)];
+    trace = sum;
   }
   if (!invert) return;
+  float scale = 1.0f;
+  if (job.debias) {
+    const double weight = job.tallies[at.tile].weight;  // as it was before the update
+    scale = without_bias(update ? updated_weight(job, weight) : weight);
+  }
   const int failed =
-      invert_block<D>(a, scale, damping_of(job, segment), overflow_limit(job.short_inverse));
-  if (!at.exists) return;  // padding keeps its zeros
-  if (failed == 0) store_inverse<D>(job, triangle_offset<D>(at.tile, at.lane), a);
-  job.info[at.tile * kTileBlocks + at.lane % kTileBlocks] = failed;
+      invert_block<D>(a, scale, damping_of(job, segment()), overflow_limit(job.short_inverse));
+  const WarpPlace to = warp_place(segment());
+  if (!to.exists) return;  // padding keeps its zeros
+  if (failed == 0) store_inverse<D>(job, triangle_offset<D>(to.tile, to.lane), a);
+  job.info[to.tile * kTileBlocks + to.lane % kTileBlocks] = failed;
 }
 
-// By the lane that wrote the tally.
-__device__ __forceinline__ void finish_tally(const RunHeader& job, const Segment& segment) {
+// The tallies of updated tiles. All lanes take part.
+__device__ __forceinline__ void finish_tally(const RunHeader& job, const Segment& segment,
+                                             float trace) {
+  __syncwarp();  // who needs the old weight has read it
   const WarpPlace at = warp_place(segment);
-  if (at.lane % kTileBlocks != 0 || !at.tile_exists || !job.update.contains(at.tile)) return;
-  Tally& tally = job.tallies[at.tile];
-  tally.trace = tally.weight > 0 ? tally.trace / tally.weight : 0.0;
+  const bool update = at.tile_exists && job.update.contains(at.tile);
+  const double sum = sum_over_lanes<kTileBlocks>(update ? finite_or_zero(trace) : 0.0);
+  if (!update || at.lane % kTileBlocks != 0) return;
+  const double weight = updated_weight(job, job.tallies[at.tile].weight);
+  job.tallies[at.tile] = {weight, weight > 0 ? sum / weight : 0.0};
 }
 
 // The sums of a thread block in the first of its tiles.
@@ -274,15 +275,16 @@ __global__ void __launch_bounds__(kThreadBlockThreads, wanted_residents(D))
     run_thread_blocks(const __grid_constant__ RunParameters p) {
   __shared__ ThreadStages<D> stages[kWarps];
   ThreadStages<D>& stage = stages[threadIdx.x / 32];
-  uint32_t index = own_segment(p);
+  const uint32_t index = own_segment(p);
+  if (threadIdx.x % 32 == 0) stage.segment = index;
+  fetch_blocks<D>(p, entries(p)[index], stage);  // the warp meets here
   const auto segment = [&]() -> const Segment& {
-    asm volatile("" : "+r"(index));  // see warp_place
-    return entries(p)[index];
+    return entries(p)[*static_cast<const volatile uint32_t*>(&stage.segment)];  // see warp_place
   };
-  fetch_blocks<D>(p, segment(), stage);
   if constexpr (!StepOnly) {
-    refresh_blocks<D>(p.job, segment(), stage.grads);
-    if (step_numbers(p.job).update) finish_tally(p.job, segment());
+    __shared__ float traces[kThreadBlockThreads];
+    refresh_blocks<D>(p.job, segment, stage.grads, traces[threadIdx.x]);
+    if (step_numbers(p.job).update) finish_tally(p.job, segment(), traces[threadIdx.x]);
     if (!p.job.step) return;
   }
   step_blocks<D>(p, segment(), stage);
