@@ -14,12 +14,28 @@ from .rows import AmdRow, Row, amd_rows, cuda_rows, triton_rows
 from .sass import ToolError
 
 DEFAULT_PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
-TRITON_SIZES = (4, 9, 16, 25)
+TRITON_SIZES = (9, 25)
 PASSES = ("update", "invert", "step", "update, invert, step", "step, targets")
 SHOWN = ("sm_80", "sm_90")
 
 
+def _architectures(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
+    known = (*ARCHITECTURES, *AMD_ARCHITECTURES)
+    names = known if value == "all" else tuple(dict.fromkeys(value.split(",")))
+    for name in names:
+        if name not in known:
+            raise click.BadParameter(f"expected all, or some of {', '.join(known)}, got {name!r}")
+    return names
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--architectures",
+    default="all",
+    show_default=True,
+    callback=_architectures,
+    help="Separated by commas.",
+)
 @click.option("--full", is_flag=True, help="Triton for every block size from 1 to 32. Hours.")
 @click.option(
     "--page",
@@ -27,7 +43,7 @@ SHOWN = ("sm_80", "sm_90")
     default=DEFAULT_PAGE,
     help="The page whose tables are replaced.  [default: docs/gpu.md]",
 )
-def main(full: bool, page: Path) -> None:
+def main(architectures: tuple[str, ...], full: bool, page: Path) -> None:
     """Compile the GPU kernels for every architecture and read what the compilers made of them.
 
     No GPU is needed: nvcc compiles the CUDA kernels (results stay in the user's cache), Triton its
@@ -46,9 +62,11 @@ def main(full: bool, page: Path) -> None:
                 click.echo(text, err=True)
 
         try:
-            rows += cuda_rows(ARCHITECTURES, range(1, 65), announce)
-            rows += triton_rows(ARCHITECTURES, sizes, PASSES, announce)
-            amd += amd_rows(AMD_ARCHITECTURES, sizes, PASSES, announce)
+            nvidia = [name for name in architectures if name in ARCHITECTURES]
+            rows += cuda_rows(nvidia, range(1, 65), announce)
+            rows += triton_rows(nvidia, sizes, PASSES, announce)
+            gfx = [name for name in architectures if name in AMD_ARCHITECTURES]
+            amd += amd_rows(gfx, sizes, PASSES, announce)
         except (ToolError, RuntimeError, OSError) as error:
             raise click.ClickException(str(error)) from error
     text = "\n".join(
