@@ -49,7 +49,7 @@ test: $(BUILT)  ## all tests
 
 bench: $(BUILT)  ## kernels and whole optimizer steps, with the tables of targets
 	$(BIN)/python -m benchmarks.micro --full --device $(DEVICE)
-	$(BIN)/python -m benchmarks.optimizers
+	$(BIN)/python -m benchmarks.optimizers --device $(DEVICE)
 
 cubin: $(BUILT)  ## compile the GPU kernels for every architecture; tables into docs/gpu.md
 	$(BIN)/python -m benchmarks.gpu_code

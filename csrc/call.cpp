@@ -1,5 +1,6 @@
 #include "call.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace mbf {
@@ -196,12 +197,21 @@ void Call::set_targets(const std::optional<Tensor>& target_norms,
     return;
   }
   if (!directions || !norms) fail("target_norms: expected directions and norms with it");
-  check_state("directions", *directions, {tiles(), kTileBlocks, d_}, float64 ? kDouble : kFloat,
+  // The CPU takes tensors in rounds, a GPU all at once.
+  int64_t least = tiles();
+  if (!place_.cuda) {
+    least = 0;
+    for (int64_t t = 0; t < job.tensors; ++t) least = std::max(least, starts_[t + 1] - starts_[t]);
+  }
+  const int64_t room = directions->dim() == 3 ? directions->size(0) : 0;
+  if (room < least) fail("directions: expected room for ", least, " tiles or more, got ", room);
+  check_state("directions", *directions, {room, kTileBlocks, d_}, float64 ? kDouble : kFloat,
               place_);
   check_state("norms", *norms, {tiles(), 2}, kDouble, place_);
   memory_.add("directions", *directions, true);
   memory_.add("norms", *norms, true);
   job.directions = directions->data_ptr();
+  job.direction_tiles = room;
   job.norms = static_cast<TileNorms*>(norms->data_ptr());
   job.refresh_targets = refresh;
   job.momentum_correction = momentum_correction;

@@ -82,10 +82,12 @@ struct TileJob {
   // With target norms the step takes two passes: the first leaves P M here, block by block as in
   // the parameters but padded to whole tiles, with its squared norm per tile; the second applies
   // it. Blocks that are not finite do not count in a norm.
-  double* target_norms;  // per tensor, or null
-  void* directions;      // [tiles, 16, d]
-  TileNorms* norms;      // [tiles]
-  const double* scale;   // per tensor, second pass: target norm / norm of P M
+  double* target_norms;     // per tensor, or null
+  void* directions;         // [direction_tiles, 16, d]
+  int64_t direction_tiles;  // those of the largest tensor or more, on a GPU all
+  int64_t first_direction;  // the tile whose directions come first
+  TileNorms* norms;         // [tiles]
+  const double* scale;      // per tensor, second pass: target norm / norm of P M
   // Before use, set each target norm to that of Adam's step, clip(M_hat / (sqrt(v_hat) + 1e-8)) to
   // [-1, 1], with M_hat = momentum_correction M and v_hat the diagonal of G / weight.
   bool refresh_targets;

@@ -91,9 +91,9 @@ def mark_written(*lists: list[Tensor]) -> None:
 
     Before they do, so that inference tensors, which only inference mode may write, are refused.
     """
-    for tensors in lists:
-        if any(map(Tensor.is_inference, tensors)):
-            if not torch.is_inference_mode_enabled():
-                raise RuntimeError("inference tensors cannot be written outside inference mode")
-        else:
-            torch.autograd.graph.increment_version(tensors)
+    everything = [tensor for tensors in lists for tensor in tensors]
+    if any(map(Tensor.is_inference, everything)):
+        if not torch.is_inference_mode_enabled():
+            raise RuntimeError("inference tensors cannot be written outside inference mode")
+        everything = [tensor for tensor in everything if not tensor.is_inference()]
+    torch.autograd.graph.increment_version(everything)

@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 TILE_BLOCKS = 16
 MAX_SMALL_BLOCK = 64
+# What the directions of one round of a rescaled step may take, to stay in a core's cache.
+ROUND_BYTES = 1 << 20
 
 
 @lru_cache(maxsize=64)
@@ -88,6 +91,13 @@ class TileLayout:
     @property
     def state_shape(self) -> tuple[int, int, int]:
         return (self.tiles, self.triangle, self.width)
+
+    @cached_property
+    def round_tiles(self) -> int:
+        """Tiles of whole tensors whose directions a CPU keeps between the passes of a step."""
+        largest = max((b - a for a, b in pairwise(self.tile_starts)), default=0)
+        cached = ROUND_BYTES // (4 * self.width * self.block_size)
+        return min(max(largest, cached), self.tiles)
 
     @cached_property
     def all(self) -> tuple[Piece, ...]:

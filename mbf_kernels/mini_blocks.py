@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 
@@ -16,6 +17,8 @@ from .state import BlockState
 
 # All blocks, none, a decision in a tensor, or the i-th of n equal parts.
 Part = bool | Tensor | tuple[int, int]
+
+_NO_BUFFERS = Buffers(None, None)
 
 
 class MiniBlocks:
@@ -65,7 +68,7 @@ class MiniBlocks:
         self._state = BlockState.allocate(
             self.layout, self.stats_dtype, self.inverse_dtype, self.device
         )
-        self._buffers = Buffers(None, None)
+        self._buffers = _NO_BUFFERS
         self._damping = torch.zeros(1, dtype=torch.float64)
 
     # --- what the state holds -------------------------------------------------------------------
@@ -254,7 +257,9 @@ class MiniBlocks:
                 self._check_damping(values)
 
         kernels = self._kernels()
-        buffers = self._make_buffers() if options.target_norms is not None else Buffers(None, None)
+        buffers = _NO_BUFFERS
+        if options.target_norms is not None:
+            buffers = self._make_buffers(kernels)
         self._run(
             kernels,
             lambda: kernels.fused_step_(
@@ -321,20 +326,19 @@ class MiniBlocks:
         if self.device.type != "cpu" and any(isinstance(value, Tensor) for value in live):
             controls = torch.stack([self._on_device(value) for value in live])
             lr, momentum_correction = 0.0, 1.0
-        numbers = {
-            "lr": float(lr),
-            "momentum": float(momentum),
-            "weight_decay": float(weight_decay),
-            "momentum_correction": float(momentum_correction),
-        }
-        for name, value in numbers.items():
-            checks.check_finite(name, value)
-        return StepOptions(
-            target_norms=self._target_values(target_norms, refresh_target_norms),
-            refresh_target_norms=refresh_target_norms,
-            controls=controls,
-            **numbers,
+        options = StepOptions(
+            float(lr),
+            float(momentum),
+            float(weight_decay),
+            self._target_values(target_norms, refresh_target_norms),
+            refresh_target_norms,
+            float(momentum_correction),
+            controls,
         )
+        if not all(map(math.isfinite, (lr, momentum, weight_decay, momentum_correction))):
+            for name in ("lr", "momentum", "weight_decay", "momentum_correction"):
+                checks.check_finite(name, getattr(options, name))
+        return options
 
     def _on_device(self, value: float | Tensor | Part) -> Tensor:
         """A number, or whether there is anything to do, as float64 on the device."""
@@ -360,17 +364,21 @@ class MiniBlocks:
                 )
             return target_norms
         checks.check_per_tensor("target_norms", target_norms.numel(), tensors)
+        ready = target_norms.dtype == torch.float64 and target_norms.device == self.device
+        if ready and target_norms.dim() == 1 and not target_norms.requires_grad:
+            return target_norms
         return target_norms.detach().to(self.device, torch.float64).reshape(-1)
 
-    def _make_buffers(self) -> Buffers:
+    def _make_buffers(self, kernels: Kernels) -> Buffers:
         """Kept from the first rescaled step on."""
-        if self._buffers.directions is None:
-            tiles = self.layout.tiles
+        directions, norms = self._buffers
+        in_rounds = kernels is compiled and self.device.type == "cpu"
+        tiles = self.layout.round_tiles if in_rounds else self.layout.tiles
+        if directions is None or directions.shape[0] < tiles:
             shape = (tiles, self.layout.width, self.block_size)
-            self._buffers = Buffers(
-                torch.zeros(shape, dtype=self.stats_dtype, device=self.device),
-                torch.zeros(tiles, 2, dtype=torch.float64, device=self.device),
-            )
+            directions = torch.zeros(shape, dtype=self.stats_dtype, device=self.device)
+            norms = torch.zeros(self.layout.tiles, 2, dtype=torch.float64, device=self.device)
+            self._buffers = Buffers(directions, norms)
         return self._buffers
 
     def _tiles(self, name: str, part: Part) -> TileRange:

@@ -1,8 +1,10 @@
-"""The numbers of one call, as all backends take them."""
+"""The numbers of one call, as all backends take them.
+
+Tuples with names: made at every step, and a frozen dataclass takes five times as long to make.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
@@ -11,8 +13,7 @@ from torch import Tensor
 TileRange = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class StepOptions:
+class StepOptions(NamedTuple):
     """Of ``W <- W - lr (P M + weight_decay W)``.
 
     ``controls`` replaces numbers by those on the device: a float64 tensor ``[lr,
@@ -28,8 +29,7 @@ class StepOptions:
     controls: Tensor | None = None
 
 
-@dataclass(frozen=True)
-class Update:
+class Update(NamedTuple):
     """Of ``G <- beta G + (1 - beta) D D^T`` for the blocks of some tiles."""
 
     beta: float
@@ -40,8 +40,7 @@ class Update:
         return self.tiles[0] >= self.tiles[1]
 
 
-@dataclass(frozen=True)
-class Inversion:
+class Inversion(NamedTuple):
     """Of ``P <- (G + damping I)^-1`` for the blocks of some tiles; damping is float64."""
 
     damping: Tensor
@@ -57,5 +56,5 @@ class Inversion:
 class Buffers(NamedTuple):
     """Room for ``P M`` and its norms between the two passes of a rescaled step."""
 
-    directions: Tensor | None  # [tiles, width, d]
+    directions: Tensor | None  # [tiles, width, d]; on a CPU see TileLayout.round_tiles
     norms: Tensor | None  # [tiles, 2] float64

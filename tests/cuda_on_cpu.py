@@ -41,7 +41,9 @@ class TileJob(Structure):
         *(("tallies", c_void_p), ("info", c_void_p), ("damping", POINTER(c_double))),
         *((name, c_bool) for name in ("relative_damping", "debias", "stream_inverse")),
         *((name, c_double) for name in ("lr", "momentum", "weight_decay", "beta")),
-        *((name, c_void_p) for name in ("target_norms", "directions", "norms", "scale")),
+        *((name, c_void_p) for name in ("target_norms", "directions")),
+        *((name, c_int64) for name in ("direction_tiles", "first_direction")),
+        *((name, c_void_p) for name in ("norms", "scale")),
         *(("refresh_targets", c_bool), ("momentum_correction", c_double)),
     )
 

@@ -242,6 +242,16 @@ BAD = [
 ]
 
 
+def test_too_little_room_for_directions():
+    """Room for the largest tensor will do, less will not."""
+    arguments = samples("step_", targets=True)
+    arguments["directions"] = torch.zeros(1, W, 9)
+    with pytest.raises(RuntimeError, match="directions: expected room for 2 tiles or more, got 1"):
+        torch.ops.mbf_kernels.step_(**arguments)
+    arguments["directions"] = torch.zeros(2, W, 9)
+    torch.ops.mbf_kernels.step_(**arguments)
+
+
 @pytest.mark.parametrize(("name", "argument", "change", "match"), BAD)
 def test_operators_refuse(name, argument, change, match):
     arguments = samples(name)

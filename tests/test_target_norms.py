@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import mbf_kernels as mk
+import mbf_kernels.layout
 from block_checks import as_blocks, checked_fused_step, make, name_of, tensors
 
 COUNTS = (17, 0, 1, 16, 40)
@@ -106,3 +107,46 @@ def test_many_blocks(engine, device):
     blocks, params, grads, momenta = make([(5000, 9), (3, 9), (1111, 9)], 9, device=device)
     targets = torch.tensor([1.0, 2.0, 3.0])
     checked_fused_step(blocks, params, grads, momenta, target_norms=targets, damping=0.5)
+
+
+@pytest.mark.parametrize("bytes_of_a_round", [1, 4 * 16 * 9 * 4])
+def test_rounds_change_nothing(engine, device, monkeypatch, bytes_of_a_round):
+    """Tensors are taken in rounds that share room: one by one, some at a time, or all at once."""
+    results = []
+    for room in (mbf_kernels.layout.ROUND_BYTES, bytes_of_a_round):
+        monkeypatch.setattr(mbf_kernels.layout, "ROUND_BYTES", room)
+        counts = (17, 0, 1, 40, 16, 33, 5)
+        blocks, params, grads, momenta = make([(count, 9) for count in counts], 9, device=device)
+        targets = torch.ones(len(counts), dtype=torch.float64, device=device)
+        checked_fused_step(
+            blocks, params, grads, momenta, f"room {room}", target_norms=targets, damping=0.5
+        )
+        blocks.fused_step_(
+            params,
+            [*grads[:4], None, *grads[5:]],
+            momenta,
+            lr=0.1,
+            damping=0.5,
+            target_norms=targets,
+            refresh_target_norms=True,
+        )
+        blocks.step_(params, grads, momenta, lr=0.1, target_norms=targets)
+        results.append([*params, *momenta, targets, blocks.stats(), blocks.inverse()])
+    for whole, in_rounds in zip(*results, strict=True):
+        assert torch.equal(whole, in_rounds)
+
+
+def test_room_is_kept_for_the_largest_tensor_only(device):
+    """On a CPU what a rescaled step adds to the state does not grow with the number of tensors."""
+    if device.type != "cpu":
+        pytest.skip("a GPU takes all tensors at once")
+    sizes = []
+    for tensors_of_one_size in (20, 40):
+        shapes = [(4000, 9)] * tensors_of_one_size
+        blocks, params, grads, momenta = make(shapes, 9, device=device)
+        before = blocks.state_bytes
+        blocks.step_(params, grads, momenta, lr=0.1, target_norms=torch.tensor([1.0]))
+        norms = 16 * blocks.layout.tiles
+        sizes.append(blocks.state_bytes - before - norms)
+    assert sizes[0] == sizes[1]
+    assert 4 * 9 * 4000 <= sizes[0] <= mbf_kernels.layout.ROUND_BYTES

@@ -328,7 +328,7 @@ def check_controls(reach, d, counts=COUNTS):
                 blocks._state, params, grads, momenta, options,
                 Update(0.5, tiles if controlled or update else (0, 0)),
                 Inversion(damping, update == invert, True, inverted),
-                blocks._make_buffers(),
+                blocks._make_buffers(backend),
             )  # fmt: skip
             results.append(
                 [*params, *momenta, norms, blocks.stats(), blocks.inverse(), blocks._state.tallies]

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from mbf_kernels._extension import EXTENSION, WHY_MISSING
 
 from . import cases, machine, plots, report
+from .device_option import device_option
 from .fma_peak import fma_peak
 from .results import Results
 from .runner import run_case
@@ -28,18 +29,6 @@ PLANS = {
     "full": Plan(rounds=15, seconds=0.5, sample_seconds=0.005),
 }
 PRESETS = {"quick": cases.quick, "default": cases.default, "full": cases.full}
-
-
-def _device(_: click.Context, __: click.Parameter, value: str) -> torch.device:
-    try:
-        device = torch.device(value)
-    except RuntimeError as error:
-        raise click.BadParameter(f"expected cpu or cuda, got {value!r}") from error
-    if device.type not in ("cpu", "cuda"):
-        raise click.BadParameter(f"expected cpu or cuda, got {value!r}")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise click.BadParameter(f"{value!r}: this torch ({torch.__version__}) sees no CUDA device")
-    return device
 
 
 def _threads(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...] | None:
@@ -98,9 +87,7 @@ def _isas(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str
     help="Instruction sets of the compiled kernels, separated by commas, or all.  "
     "[default: the best one]",
 )
-@click.option(
-    "--device", default="cpu", show_default=True, callback=_device, help="cpu, cuda or cuda:N."
-)
+@device_option
 @click.option(
     "--compile/--no-compile",
     "with_compile",

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from mbf_kernels._extension import EXTENSION, WHY_MISSING
 
 from ..micro import machine
+from ..micro.device_option import device_option
 from ..micro.report import print_targets
 from ..micro.targets import Target
 from . import plots, report
@@ -30,8 +31,8 @@ from .targets import targets
 
 PLANS = {
     "quick": Plan(seconds=1.5, patience=6.0, cycles=2, steps=60, rounds=5),
-    "default": Plan(seconds=8.0, patience=30.0, cycles=3, steps=300),
-    "full": Plan(seconds=40.0, patience=900.0, cycles=5, steps=500),
+    "default": Plan(seconds=8.0, patience=30.0, cycles=20, steps=300),
+    "full": Plan(seconds=40.0, patience=900.0, cycles=20, steps=500),
 }
 PRESETS = {
     "quick": ("resnet32", "autoencoder-curves"),
@@ -70,6 +71,7 @@ def _threads(_: click.Context, __: click.Parameter, value: int) -> int:
     help=f"Separated by commas, or all: {', '.join(NETWORKS)}.  "
     f"[default: {','.join(PRESETS['default'])}]",
 )
+@device_option
 @click.option("--threads", type=int, default=1, show_default=True, callback=_threads)
 @click.option(
     "--output",
@@ -81,6 +83,7 @@ def _threads(_: click.Context, __: click.Parameter, value: int) -> int:
 def main(
     preset: str | None,
     networks: tuple[str, ...] | None,
+    device: torch.device,
     threads: int,
     output: Path,
 ) -> None:
@@ -98,15 +101,15 @@ def main(
     torch.set_num_threads(threads)
     console = Console() if sys.stdout.isatty() else Console(width=150)
     results = Results(
-        machine.describe(torch.device("cpu")),
-        {"preset": preset, "networks": chosen, "threads": threads},
+        machine.describe(device),
+        {"preset": preset, "networks": chosen, "device": str(device), "threads": threads},
     )
     console.print(machine.headline(results.machine), highlight=False)
     _warn(console, results)
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run keeps its figures too
     start = time.perf_counter()
-    interrupted = _run(console, results, preset, chosen)
+    interrupted = _run(console, results, preset, chosen, device)
     results.options["seconds"] = time.perf_counter() - start
     results.options["interrupted"] = interrupted
     found = targets(results)
@@ -132,7 +135,13 @@ def _warn(console: Console, results: Results) -> None:
         console.print(f"The machine is not quiet: load {load:.2f}.", style="yellow")
 
 
-def _run(console: Console, results: Results, preset: str, chosen: tuple[str, ...]) -> bool:
+def _run(
+    console: Console,
+    results: Results,
+    preset: str,
+    chosen: tuple[str, ...],
+    device: torch.device,
+) -> bool:
     """Fills ``results``; True if Ctrl-C ended it early."""
     progress = Progress(
         BarColumn(20),
@@ -151,25 +160,25 @@ def _run(console: Console, results: Results, preset: str, chosen: tuple[str, ...
 
         try:
             for name in chosen:
-                run = NetworkRun(NETWORKS[name], PLANS[preset], announce)
+                run = NetworkRun(NETWORKS[name], PLANS[preset], announce, device)
                 results.networks.append(run.result)
                 run.run(everyone())
                 progress.advance(task)
                 if not console.is_terminal:
                     click.echo(f"{len(results.networks)}/{len(chosen)} {name}", err=True)
             if preset != "quick":
-                _measure_parts(results, announce)
+                _measure_parts(results, announce, device)
         except KeyboardInterrupt:
             return True
     return False
 
 
-def _measure_parts(results: Results, announce: Callable[[str], None]) -> None:
+def _measure_parts(results: Results, announce: Callable[[str], None], device: torch.device) -> None:
     announce("Python of a step")
     ours = next(c for c in everyone() if isinstance(c, Contender) and c.name == MBF_BARE)
     results.overhead_seconds = python_overhead(NETWORKS["resnet32"], ours)
     announce("scale-free step against the bare one")
-    results.scale_free_ratio = scale_free_ratio()
+    results.scale_free_ratio = scale_free_ratio(device)
 
 
 def _write(console: Console, results: Results, found: list[Target], output: Path) -> None:

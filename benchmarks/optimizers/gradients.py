@@ -16,10 +16,13 @@ SCALE = 0.03
 class GradientSets:
     """A few sets of gradients that take turns: every step finds others than the one before."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
         generator = torch.Generator().manual_seed(1)
         self.sets: list[list[Tensor]] = [
-            [SCALE * torch.randn(p.shape, generator=generator) for p in model.parameters()]
+            [
+                (SCALE * torch.randn(p.shape, generator=generator)).to(device)
+                for p in model.parameters()
+            ]
             for _ in range(SETS)
         ]
 

@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.overrides import TorchFunctionMode
 
+from ..micro.timing import CpuTimer
 from .contenders import Contender
 from .gradients import GradientSets
 from .networks import Network
@@ -52,7 +54,8 @@ def python_overhead(network: Network, contender: Contender) -> float:
     instrument, so that its own time is in neither.
     """
     model = network.build()
-    entrant = Entrant(contender, contender.form, model, GradientSets(model))
+    gradients = GradientSets(model, torch.device("cpu"))
+    entrant = Entrant(contender, contender.form, model, gradients, CpuTimer())
     cycle = contender.form.cycle
     entrant.take(entrant.warm_up_left)
     whole: list[list[float]] = [[] for _ in range(len(cycle))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ..micro.timing import Timer, timer_for
 from ..micro.verify import Verdict
 from .contenders import Absent, Contender, Form, Role
 from .cycle import ALIKE
@@ -47,11 +47,17 @@ class Entrant:
     """A contender with its copy of the network and the steps it has taken."""
 
     def __init__(
-        self, contender: Contender, form: Form, model: nn.Module, gradients: GradientSets
+        self,
+        contender: Contender,
+        form: Form,
+        model: nn.Module,
+        gradients: GradientSets,
+        timer: Timer,
     ) -> None:
         self.contender = contender
         self.form = form
-        self.model = copy.deepcopy(model)
+        self.timer = timer
+        self.model = copy.deepcopy(model).to(gradients.at(1)[0].device)
         self.parameters = list(self.model.parameters())
         self.gradients = gradients
         self.step = 0
@@ -67,9 +73,7 @@ class Entrant:
             for _ in range(steps):
                 self.step += 1
                 self.gradients.give(self.parameters, self.step)
-                start = time.perf_counter()
-                self.optimizer.step()
-                seconds = time.perf_counter() - start
+                seconds = self.timer(self.optimizer.step, 1)
                 if self.step > self.form.cycle.warm_up:
                     self.samples[self.form.cycle.place(self.step)].append(seconds)
         return seconds
@@ -91,7 +95,9 @@ class Entrant:
 class NetworkRun:
     """The contenders on one network. ``result`` holds what there is at any time."""
 
-    def __init__(self, network: Network, plan: Plan, announce: Announce) -> None:
+    def __init__(
+        self, network: Network, plan: Plan, announce: Announce, device: torch.device
+    ) -> None:
         self.network = network
         self.plan = plan
         self.announce = announce
@@ -103,7 +109,8 @@ class NetworkRun:
             sum(1 for _ in self.model.parameters()),
             torch.get_num_threads(),
         )
-        self._gradients = GradientSets(self.model)
+        self._gradients = GradientSets(self.model, device)
+        self._timer = timer_for(device)
         self._expected: dict[Rule, list[Expected]] = {}
         self._entrants: list[tuple[Entrant, Verdict]] = []
         self._problems: list[Measurement] = []
@@ -143,7 +150,7 @@ class NetworkRun:
             least = (STEPS + 1) * contender.first_step(self.model)
             if least > self.plan.patience:
                 return f"not run: {STEPS + 1} steps are estimated at {least:.0f} s"
-        entrant = Entrant(contender, contender.form, self.model, self._gradients)
+        entrant = Entrant(contender, contender.form, self.model, self._gradients, self._timer)
         entrant.take(STEPS)
         verdict = self._verdict(entrant)
         if not verdict.ok:
@@ -155,7 +162,7 @@ class NetworkRun:
                 whole = (entrant.warm_up_left + len(contender.form.cycle)) * step_seconds
                 return f"not run: a whole period is estimated at {whole:.0f} s"
             del entrant
-            entrant = Entrant(contender, contender.short, self.model, self._gradients)
+            entrant = Entrant(contender, contender.short, self.model, self._gradients, self._timer)
             least = (entrant.warm_up_left + len(contender.short.cycle)) * step_seconds
             if least > self.plan.patience:
                 return f"not run: the fewest steps are estimated at {least:.0f} s"
@@ -166,13 +173,16 @@ class NetworkRun:
 
     def _verdict(self, entrant: Entrant) -> Verdict:
         before = list(self.model.parameters())
+        after = [p.detach().cpu() for p in entrant.parameters]
         rule = entrant.contender.rule
         if rule is None:
-            return check_moved_at_all(before, entrant.parameters)
+            return check_moved_at_all(before, after)
         if rule not in self._expected:
-            gradients = [self._gradients.at(step) for step in range(1, STEPS + 1)]
+            gradients = [
+                [g.cpu() for g in self._gradients.at(step)] for step in range(1, STEPS + 1)
+            ]
             self._expected[rule] = expected_moves(self.model, gradients, rule)
-        return check_moved(before, entrant.parameters, self._expected[rule], entrant.contender.bf16)
+        return check_moved(before, after, self._expected[rule], entrant.contender.bf16)
 
     def _time_in_turns(self) -> None:
         for entrant, _ in self._entrants:

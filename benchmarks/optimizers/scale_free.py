@@ -7,7 +7,7 @@ import torch
 from ..micro.cases import streamed_blocks
 from ..micro.ours import mini_blocks
 from ..micro.problem import LR, MOMENTUM, Problem
-from ..micro.timing import CpuTimer, Entrant, Plan, round_robin
+from ..micro.timing import Entrant, Plan, round_robin, timer_for
 from ..micro.verify import compare, inverse_tolerance
 
 BLOCK_SIZE = 9
@@ -16,14 +16,14 @@ TARGET_NORM = 3.0
 PLAN = Plan(rounds=20, seconds=1.5, sample_seconds=0.0)
 
 
-def scale_free_ratio() -> float:
+def scale_free_ratio(device: torch.device) -> float:
     """The time of ``step_`` with target norms over that without, from the quickest samples."""
-    problem = Problem(BLOCK_SIZE, BLOCKS, torch.device("cpu"))
+    problem = Problem(BLOCK_SIZE, BLOCKS, device)
     blocks = mini_blocks(problem, inverted=True)
     params, grads, momenta = (
         problem.as_tensors(period) for period in (problem.params, problem.grads, problem.momenta)
     )
-    norms = torch.tensor([TARGET_NORM])
+    norms = torch.tensor([TARGET_NORM], device=device)
 
     def rescaled() -> None:
         blocks.step_(params, grads, momenta, lr=LR, momentum=MOMENTUM, target_norms=norms)
@@ -32,7 +32,7 @@ def scale_free_ratio() -> float:
     _verify(problem, torch.cat(params))
     both = [Entrant(lambda: blocks.step_(params, grads, momenta, lr=LR, momentum=MOMENTUM))]
     both.append(Entrant(rescaled))
-    round_robin(both, CpuTimer(), PLAN)
+    round_robin(both, timer_for(device), PLAN)
     bare, scale_free = (min(entrant.samples) for entrant in both)
     return scale_free / bare
 

@@ -35,7 +35,7 @@ def one_thread() -> Iterator[None]:
 
 
 def test_every_contender_is_verified_and_timed() -> None:
-    run = NetworkRun(TINY, PLAN, lambda _: None)
+    run = NetworkRun(TINY, PLAN, lambda _: None, torch.device("cpu"))
     everyone = contenders.everyone()
     run.run(everyone)
     by_name = {m.contender: m for m in run.result.measurements}
@@ -54,7 +54,7 @@ def test_every_contender_is_verified_and_timed() -> None:
 def test_a_wrong_optimizer_gets_no_figure() -> None:
     contender = next(c for c in contenders.everyone() if c.name == MBF_BARE)
     assert isinstance(contender, Contender)
-    run = NetworkRun(TINY, PLAN, lambda _: None)
+    run = NetworkRun(TINY, PLAN, lambda _: None, torch.device("cpu"))
     run.run([replace(contender, rule=AdamRule(contenders.ADAM_LR))])
     (measurement,) = run.result.measurements
     assert measurement.problem.startswith("wrong result")
@@ -64,7 +64,7 @@ def test_a_wrong_optimizer_gets_no_figure() -> None:
 def test_one_that_would_take_too_long_is_left_out() -> None:
     contender = next(c for c in contenders.everyone() if c.name == MBF_BARE)
     assert isinstance(contender, Contender)
-    run = NetworkRun(TINY, PLAN, lambda _: None)
+    run = NetworkRun(TINY, PLAN, lambda _: None, torch.device("cpu"))
     run.run([replace(contender, first_step=lambda _: 100.0)])
     (measurement,) = run.result.measurements
     assert measurement.problem == "not run: 3 steps are estimated at 300 s"

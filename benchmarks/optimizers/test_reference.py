@@ -23,7 +23,7 @@ def _model() -> nn.Sequential:
 
 
 def _gradients(model: nn.Module) -> list[list[Tensor]]:
-    sets = GradientSets(model)
+    sets = GradientSets(model, torch.device("cpu"))
     return [[g.double() for g in sets.at(step)] for step in range(1, STEPS + 1)]
 
 

@@ -60,10 +60,9 @@ std::vector<double> damping_of_tensors(const TileJob& job) {
   return damping;
 }
 
-// What rescales the direction of each tensor to its target norm, itself set here if it is due.
-std::vector<double> scale_of_tensors(const TileJob& job) {
-  std::vector<double> scale(job.tensors);
-  for (int64_t t = 0; t < job.tensors; ++t) {
+// What rescales the direction of each of these tensors to its target norm, itself set here if due.
+void set_scales(const TileJob& job, int64_t first, int64_t last, std::vector<double>& scale) {
+  for (int64_t t = first; t < last; ++t) {
     if (job.grads[t].data == nullptr) continue;
     if (job.refresh_targets) {
       job.target_norms[t] =
@@ -73,7 +72,16 @@ std::vector<double> scale_of_tensors(const TileJob& job) {
         sum_over_tensor(job, t, [&](int64_t tile) { return job.norms[tile].direction; });
     scale[t] = square > 0 ? job.target_norms[t] / std::sqrt(square) : 0.0;
   }
-  return scale;
+}
+
+// One past the last tensor whose directions fit into the room for them, beginning with `first`.
+int64_t end_of_round(const TileJob& job, int64_t first) {
+  int64_t last = first + 1;
+  while (last < job.tensors &&
+         job.tile_start[last + 1] - job.tile_start[first] <= job.direction_tiles) {
+    ++last;
+  }
+  return last;
 }
 
 }  // namespace
@@ -99,8 +107,6 @@ int64_t last_level_cache_bytes() {
 void run(TileJob job, bool float64, ParallelFor parallel_for) {
   const KernelSet& set = current_kernels();
   const Kernels& kernels = float64 ? set.f64 : set.f32;
-  const int64_t tiles = job.tile_start[job.tensors];
-  const TileRange all{0, tiles};
   const auto run_tiles = [&](const TileJob& part, TileRange range) {
     if (range.empty()) return;
     parallel_for(range.first, range.last, grain_tiles(block_work(part)),
@@ -126,13 +132,24 @@ void run(TileJob job, bool float64, ParallelFor parallel_for) {
     job.damping = damping.data();
   }
 
-  run_tiles(job, job.step ? all : hull(job.update, job.invert));
-  if (job.target_norms == nullptr || !job.step) return;
-
-  const std::vector<double> scale = scale_of_tensors(job);
+  if (job.target_norms == nullptr || !job.step) {
+    run_tiles(job,
+              job.step ? TileRange{0, job.tile_start[job.tensors]} : hull(job.update, job.invert));
+    return;
+  }
+  // In rounds, so that the directions of the first pass are still in cache in the second.
+  std::vector<double> scale(job.tensors);
   job.scale = scale.data();
-  parallel_for(0, tiles, grain_tiles(4 * job.block_size),
-               [&](int64_t first, int64_t last) { kernels.apply_directions(job, first, last); });
+  for (int64_t first = 0, last; first < job.tensors; first = last) {
+    last = end_of_round(job, first);
+    const TileRange round{job.tile_start[first], job.tile_start[last]};
+    if (round.empty()) continue;
+    job.first_direction = round.first;
+    run_tiles(job, round);
+    set_scales(job, first, last, scale);
+    parallel_for(round.first, round.last, grain_tiles(4 * job.block_size),
+                 [&](int64_t from, int64_t to) { kernels.apply_directions(job, from, to); });
+  }
 }
 
 void run(const DenseJob& job, bool float64, ParallelFor parallel_for) {

@@ -180,8 +180,7 @@ class TileKernels {
       T* next_momenta = has_next ? momenta + (tile + 1) * numbers : nowhere;
       const T* next_grads = has_next ? grads + (tile + 1) * numbers : nowhere;
       T* last_params = has_last ? params + (tile - 1) * numbers : nowhere;
-      T* direction = job.target_norms ? static_cast<T*>(job.directions) + tile * numbers
-                                      : direction_buffer[tile & 1];
+      T* direction = job.target_norms ? directions_of(job, tile, d) : direction_buffer[tile & 1];
       int64_t i = 0;
       const double squared_norm =
           precondition_tile(inverse + tile * triangle_size(d) * W, momenta + tile * numbers,
@@ -237,8 +236,7 @@ class TileKernels {
         job.norms[tile].adam = adam_square(job, stats, momenta, job.tallies[tile].weight, d);
       }
 
-      T* direction =
-          job.target_norms ? static_cast<T*>(job.directions) + tile * W * d : direction_buffer;
+      T* direction = job.target_norms ? directions_of(job, tile, d) : direction_buffer;
       const Stored* inverse = static_cast<const Stored*>(job.inverse) + tile * numbers * W;
       const double squared_norm = precondition_tile(
           inverse, momenta, direction, job.target_norms != nullptr, d, []() MBF_INLINE_LAMBDA {});
@@ -263,7 +261,7 @@ class TileKernels {
       if (is_absent(job, tensor)) continue;
       const int64_t block = (tile - job.tile_start[tensor]) * W;
       const int64_t count = std::min<int64_t>(W, job.blocks[tensor] - block);
-      const T* direction = static_cast<const T*>(job.directions) + tile * W * d;
+      const T* direction = directions_of(job, tile, d);
       const double rate = job.lr * job.scale[tensor];
       const T decay = static_cast<T>(job.lr * job.weight_decay);
       alignas(64) T param_buffer[kMaxTileNumbers];
@@ -284,6 +282,10 @@ class TileKernels {
   }
 
  private:
+  static MBF_INLINE T* directions_of(const TileJob& job, int64_t tile, int d) {
+    return static_cast<T*>(job.directions) + (tile - job.first_direction) * W * d;
+  }
+
   // Over the blocks whose sum is finite: a bad block must not spoil what its neighbours share. In a
   // fixed order, halves upon halves, which leaves room for vectors.
   template <int Blocks, class S>

@@ -17,8 +17,11 @@ namespace mbf::cuda {
 constexpr int kWarps = kThreadBlockThreads / 32;
 
 // Thread blocks a multiprocessor shall hold, which caps registers: 64 up to 9 x 9, where half of an
-// A100's threads then fit; beyond that the triangle alone takes more.
-MBF_INLINE constexpr int wanted_residents(int d) { return d <= 9 ? 8 : d == 10 ? 6 : 4; }
+// A100's threads then fit; beyond that the triangle alone takes more. With 64 the kernels of 8 x 8
+// spill on sm_100 and sm_120.
+MBF_INLINE constexpr int wanted_residents(int d) {
+  return d == 8 ? 7 : d <= 9 ? 8 : d == 10 ? 6 : 4;
+}
 
 template <int D>
 struct ThreadStages {

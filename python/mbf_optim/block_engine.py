@@ -43,7 +43,6 @@ class BlockEngine(Engine):
 
     def step(self, options: Options, curvature: Curvature | None) -> None:
         grads = [p.grad for p in self.params]
-        self._check_still_there()
         for cohort in self._cohorts([grad is not None for grad in grads]):
             due = options.schedule(cohort.warm).due(cohort.k)
             update = due.update
@@ -85,12 +84,16 @@ class BlockEngine(Engine):
     ) -> None:
         try:
             step(self.params, grads, self.momenta, **options)
-        except ValueError as error:
-            # The kernels refuse before they write, so this is not done twice.
+        except (ValueError, TypeError, RuntimeError) as error:
+            # The kernels refuse before they write, so nothing is done twice. They see to it that
+            # parameters are of the dtype and on the device they were made for.
+            self._check_still_there()
+            if isinstance(error, TypeError):
+                raise TypeError(self._with_names(str(error))) from error
+            if not isinstance(error, ValueError):
+                raise
             if not self._step_through_copies(step, grads, options):
                 raise ValueError(self._with_names(str(error))) from error
-        except TypeError as error:
-            raise TypeError(self._with_names(str(error))) from error
 
     def _step_through_copies(
         self, step: Callable[..., None], grads: Sequence[Tensor | None], options: dict[str, Any]

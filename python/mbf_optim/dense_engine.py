@@ -40,6 +40,7 @@ class DenseEngine(Engine):
         super().__init__(layers, kind)
         self.form = form
         self.params = [p for layer in self.layers for p in layer.parameters]
+        self._any_transposed = any(layer.transposed for layer in self.layers)
         # Where these layers come in the order in which whole layers take turns, and how many do.
         self.turns = (0, len(self.layers))
         double = self.dtype == torch.float64
@@ -53,19 +54,24 @@ class DenseEngine(Engine):
         # The average that beta and 1 - beta make of ones: statistics over it have no bias.
         self.weights = torch.zeros(count, dtype=torch.float64, device=self.device)
         self.second_moment = self._zeros(count, *form.natural) if graft else None
-        self.target_norms = self._zeros(count) if graft else None
+        self.target_norms = self._zeros(count, 1, 1, 1) if graft else None
         self.info = torch.zeros(self.stats.shape[:3], dtype=torch.int32, device=self.device)
         self._make_views()
 
     def _make_views(self) -> None:
-        everything = slice(0, len(self.layers))
-        self._momentum_views = self._views(self.momenta, everything)
-        self._direction_views = self._views(self.directions, everything)
+        """What a step would otherwise make anew every time."""
+        self._everything = slice(0, len(self.layers))
+        self._momentum_views = self._views(self.momenta, self._everything)
+        self._direction_views = self._views(self.directions, self._everything)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = dict(self.__dict__)
         del kept["_momentum_views"], kept["_direction_views"]
         return kept
+
+    def _some(self, state: Tensor, part: slice) -> Tensor:
+        """The state of some layers."""
+        return state if part == self._everything else state[part]
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         # Pickled one by one, views would no longer be views.
@@ -130,7 +136,7 @@ class DenseEngine(Engine):
         curvature: Curvature | None,
     ) -> None:
         sign = -1.0 if options.maximize else 1.0
-        self.momenta[part].mul_(options.momentum)
+        self._some(self.momenta, part).mul_(options.momentum)
         self._add(self._momentum_views[self._of(part)], grads, part, sign)
 
         for some in self._due_slices(due.update, part):
@@ -171,7 +177,7 @@ class DenseEngine(Engine):
 
     def _matching(self, tensors: Sequence[Tensor], which: Sequence[int]) -> list[Tensor]:
         """Tensors of these parameters in the shapes of their places in rows."""
-        if not any(layer.transposed for layer in self.layers):
+        if not self._any_transposed:
             return list(tensors)
         each = 2 if self.form.bias else 1
         return [
@@ -190,7 +196,7 @@ class DenseEngine(Engine):
 
     def _move(self, part: slice, grads: Grads, options: Options) -> None:
         which = self._with_gradient(part, grads)
-        params = [self.params[i].detach() for i in which]
+        params = [self.params[i] for i in which]
         if options.weight_decay:
             decay = 1.0 - options.lr * options.weight_decay
             torch._foreach_mul_(params, decay)
@@ -252,8 +258,9 @@ class DenseEngine(Engine):
 
     def _precondition(self, part: slice) -> None:
         """``P M`` of each row, rescaled to the target norm of its layer."""
-        form, directions = self.form, self.directions[part]
-        momenta, inverse = self.momenta[part], self.inverse[part].flatten(0, 2)
+        form, directions = self.form, self._some(self.directions, part)
+        momenta = self._some(self.momenta, part)
+        inverse = self._some(self.inverse, part).view(-1, form.width, form.width)
         if form.pieces == 1:
             shape = (-1, form.rows, form.width)
             torch.bmm(momenta.view(shape), inverse, out=directions.view(shape))
@@ -262,9 +269,9 @@ class DenseEngine(Engine):
             cut = split(product, 0, -1, form.matrices, form.pieces).transpose(2, 3)
             split(directions, 3, form.pieces, form.width).copy_(cut)
         if self.target_norms is not None:
-            scale = self.target_norms[part] / _norms(directions)
+            scale = self._some(self.target_norms, part) / _norms(directions)
             # A direction of zero has no norm to rescale.
-            directions.mul_(scale.nan_to_num_(0.0, 0.0).view(-1, 1, 1, 1))
+            directions.mul_(scale.nan_to_num_(0.0, 0.0))
 
     # --- statistics from other gradients ------------------------------------------------------
 
@@ -299,7 +306,7 @@ class DenseEngine(Engine):
                 "inverse": self.inverse[i].clone(),
             }
             if self.target_norms is not None:
-                exported[layer.weight]["target_norm"] = self.target_norms[i].clone()
+                exported[layer.weight]["target_norm"] = self.target_norms[i].reshape(()).clone()
         return exported
 
     def check(self, saved: dict[Tensor, dict[str, Any]]) -> None:
@@ -356,6 +363,6 @@ class DenseEngine(Engine):
 
 def _norms(values: Tensor) -> Tensor:
     """Of each layer, over its finite rows: a bad row must not reach the others through it."""
-    rows = torch.linalg.vector_norm(values, dim=3)
-    norms: Tensor = torch.linalg.vector_norm(rows.nan_to_num_(0.0, 0.0), dim=(1, 2))
+    rows = torch.linalg.vector_norm(values, dim=3, keepdim=True).nan_to_num_(0.0, 0.0)
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=(1, 2, 3), keepdim=True)
     return norms

@@ -9,6 +9,7 @@ which is the same direction times ``(1 - mu^k) / (1 - mu)``. What is kept is Ada
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from .engine import Cohort, Curvature, Engine, Options, check_dense, check_entry
 from .layers import Layer
 
 _EPSILON = 1e-8
+_kind = attrgetter("dtype", "layout")
 
 
 class ElementwiseEngine(Engine):
@@ -60,14 +62,16 @@ class ElementwiseEngine(Engine):
 
     def _fusable(self, params: list[Tensor], grads: list[Tensor]) -> bool:
         """torch's fused kernel takes tensors of one dtype and one memory order."""
-        dtype, dense = self.dtype, torch.strided
-        if any(grad.layout is not dense for grad in grads):
+        kinds = set(map(_kind, grads))
+        if kinds != {(self.state_dtype, torch.strided)}:
             for layer in self.layers:
                 if layer.weight.grad is not None:
                     check_dense(layer.name, layer.weight.grad)
-        return self.state_dtype == dtype and all(
-            grad.dtype == dtype and param.is_contiguous() and grad.is_contiguous()
-            for param, grad in zip(params, grads, strict=True)
+            return False
+        return (
+            self.state_dtype is self.dtype
+            and all(map(Tensor.is_contiguous, params))
+            and all(map(Tensor.is_contiguous, grads))
         )
 
     @staticmethod

@@ -8,7 +8,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ from mbf_kernels.checks import dtype_name
 from .layers import Layer
 from .schedule import Schedule
 
+_place = attrgetter("dtype", "device")
+
 # What every parameter's saved state says of its layer.
 COUNTS = ("step", "warm_started")
 
@@ -25,8 +28,7 @@ COUNTS = ("step", "warm_started")
 Curvature = list[dict[Tensor, Tensor]]
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """The numbers of one step of one parameter group.
 
     A learning rate that lives on a GPU stays a tensor: reading it would wait for the device.
@@ -67,31 +69,29 @@ class FailureCount:
     """How many blocks failed at recent refreshes, without waiting for the device in a step."""
 
     refreshes: int = 0
-    _last: Tensor | None = None
-    _before: Tensor | None = None
+    _last: int | Tensor = 0
+    _before: int | Tensor = 0
 
     def record(self, failed: Tensor) -> None:
         self.refreshes += 1
-        host = failed
+        self._before = self._last
         if failed.device.type == "cuda":
             # By the time anybody looks, many steps later, the copy is there.
-            host = torch.empty((), dtype=failed.dtype, pin_memory=True)
-            host.copy_(failed, non_blocking=True)
-        self._before, self._last = self._last, host
+            self._last = torch.empty((), dtype=failed.dtype, pin_memory=True)
+            self._last.copy_(failed, non_blocking=True)
+        else:
+            self._last = int(failed)
 
     def now(self) -> int:
         """Failed blocks at the last refresh."""
-        return 0 if self._last is None else int(self._last)
+        return int(self._last)
 
     def persistent(self) -> int:
         """Failed blocks at the refresh before the last one, if some failed at both."""
-        if self._before is None or self._last is None or int(self._before) == 0:
-            return 0
-        return int(self._last)
+        return int(self._last) if int(self._before) else 0
 
 
-@dataclass(frozen=True)
-class Cohort:
+class Cohort(NamedTuple):
     """Layers that are at the same step ``k``; ``chosen`` is None when that is all of them."""
 
     k: int
@@ -110,11 +110,8 @@ class Engine(ABC):
         self.failures = FailureCount()
         first = self.layers[0].weight
         self.dtype, self.device = first.dtype, first.device
-        self._made_for = [
-            (p, p.dtype, p.device, layer.name if p is layer.weight else f"bias of {layer.name}")
-            for layer in self.layers
-            for p in layer.parameters
-        ]
+        self._all_params = [p for layer in self.layers for p in layer.parameters]
+        self._made_for = list(map(_place, self._all_params))
 
     # --- stepping -----------------------------------------------------------------------------
 
@@ -155,8 +152,16 @@ class Engine(ABC):
 
     def _check_still_there(self) -> None:
         """No parameter was cast or moved since the state was made."""
-        for param, dtype, device, name in self._made_for:
-            if param.dtype != dtype or param.device != device:
+        if list(map(_place, self._all_params)) == self._made_for:
+            return
+        names = [
+            layer.name if p is layer.weight else f"bias of {layer.name}"
+            for layer in self.layers
+            for p in layer.parameters
+        ]
+        for param, place, name in zip(self._all_params, self._made_for, names, strict=True):
+            if _place(param) != place:
+                dtype, device = place
                 raise RuntimeError(
                     f"{name}: its state is for {dtype_name(dtype)} on {device}, but the "
                     f"parameter is now {dtype_name(param.dtype)} on {param.device}; move or cast "

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # All blocks, none, or the i-th of n equal parts.
 Part = bool | tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Due:
+class Due(NamedTuple):
     """What one step of a layer does beside stepping."""
 
     update: Part
@@ -17,8 +16,7 @@ class Due:
     norms: bool  # the target norms of the scale-free step
 
 
-@dataclass(frozen=True)
-class Schedule:
+class Schedule(NamedTuple):
     """``k``, the number of a layer's step, counts from 1 the steps in which it had a gradient."""
 
     stats_every: int
