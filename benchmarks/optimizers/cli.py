@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -71,6 +72,12 @@ def _threads(_: click.Context, __: click.Parameter, value: int) -> int:
     help=f"Separated by commas, or all: {', '.join(NETWORKS)}.  "
     f"[default: {','.join(PRESETS['default'])}]",
 )
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=0),
+    help="Seconds a contender may take on one network at the least; one that would take longer "
+    f"is left out.  [default: {PLANS['default'].patience:.0f}]",
+)
 @device_option
 @click.option("--threads", type=int, default=1, show_default=True, callback=_threads)
 @click.option(
@@ -83,6 +90,7 @@ def _threads(_: click.Context, __: click.Parameter, value: int) -> int:
 def main(
     preset: str | None,
     networks: tuple[str, ...] | None,
+    patience: float | None,
     device: torch.device,
     threads: int,
     output: Path,
@@ -109,7 +117,10 @@ def main(
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run keeps its figures too
     start = time.perf_counter()
-    interrupted = _run(console, results, preset, chosen, device)
+    plan = PLANS[preset]
+    if patience is not None:
+        plan = replace(plan, patience=patience)
+    interrupted = _run(console, results, preset, plan, chosen, device)
     results.options["seconds"] = time.perf_counter() - start
     results.options["interrupted"] = interrupted
     found = targets(results)
@@ -139,6 +150,7 @@ def _run(
     console: Console,
     results: Results,
     preset: str,
+    plan: Plan,
     chosen: tuple[str, ...],
     device: torch.device,
 ) -> bool:
@@ -160,7 +172,7 @@ def _run(
 
         try:
             for name in chosen:
-                run = NetworkRun(NETWORKS[name], PLANS[preset], announce, device)
+                run = NetworkRun(NETWORKS[name], plan, announce, device)
                 results.networks.append(run.result)
                 run.run(everyone())
                 progress.advance(task)
