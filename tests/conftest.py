@@ -26,7 +26,8 @@ def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", help="torch device the tests run on")
 
 
-def _backends(device):
+def backends_of(device):
+    """All that serve a device."""
     return [*COMPILED_BACKENDS.get(torch.device(device).type, ()), "torch"]
 
 
@@ -38,12 +39,12 @@ def pytest_generate_tests(metafunc):
     device = metafunc.config.getoption("--device")
     if "engine" in metafunc.fixturenames:
         engines = []
-        for name in _backends(device):
+        for name in backends_of(device):
             engines += [(name, isa) for isa in _isas()] if name == "cpu" else [(name, "")]
         ids = [f"{name}-{isa}" if isa else name for name, isa in engines]
         metafunc.parametrize("engine", engines, ids=ids, indirect=True)
     elif "backend" in metafunc.fixturenames:
-        metafunc.parametrize("backend", _backends(device), indirect=True)
+        metafunc.parametrize("backend", backends_of(device), indirect=True)
     elif "isa" in metafunc.fixturenames:
         metafunc.parametrize("isa", _isas(), indirect=True)
 

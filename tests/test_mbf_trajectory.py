@@ -5,7 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+import conftest
 import mbf_kernels as mk
+from mbf_checks import numpy_of
 from mbf_optim import MBF
 from optimizer_reference import Float64MBF, outer_products
 
@@ -32,9 +34,23 @@ class Mixture(nn.Module):
         self.scale = nn.Parameter(torch.ones(()))
 
 
-def mixture(dtype=torch.float64, seed=0):
+def mixture(device, dtype=torch.float64, seed=0):
     torch.manual_seed(seed)
-    return Mixture().to(dtype)
+    return Mixture().to(device, dtype)
+
+
+def precision(backend):
+    """The widest format a backend serves, and how closely the exact trajectory is followed.
+
+    In float64 the only difference is the order of operations: a few hundred roundings, amplified by
+    the condition of G + damping I, which the damping keeps below 1e5. In float32, which is all that
+    the GPU kernels know, a rounding is 2^29 times as large.
+    """
+    return (torch.float32, FLOAT32) if backend in ("cuda", "triton") else (torch.float64, FLOAT64)
+
+
+FLOAT64 = 1e-9
+FLOAT32 = 1e-2
 
 
 def gradients(model, step, scale=1.0):
@@ -56,15 +72,15 @@ def give(model, grads):
     given = {}
     for name, p in model.named_parameters():
         grad = grads.get(name)
-        p.grad = None if grad is None else grad.to(p.dtype)
-        given[name] = None if grad is None else p.grad.double().numpy()
+        p.grad = None if grad is None else grad.to(p.device, p.dtype)
+        given[name] = None if grad is None else p.grad.double().cpu().numpy()
     return given
 
 
 def assert_follows(model, reference, tolerance, note=""):
     for name, p in model.named_parameters():
         exact = reference.params[name]
-        error = np.max(np.abs(p.detach().double().numpy() - exact))
+        error = np.max(np.abs(p.detach().double().cpu().numpy() - exact))
         assert error <= tolerance * np.max(np.abs(exact)), f"{note} {name}: off by {error:.3g}"
 
 
@@ -88,16 +104,12 @@ VARIANTS = {
 }
 
 
-# In float64 the only difference is the order of operations: a few hundred roundings, amplified by
-# the condition of G + damping I, which the damping keeps below 1e5.
-FLOAT64 = 1e-9
-
-
 @pytest.mark.parametrize("graft", [None, "adam"])
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_every_kind_and_variant(backend, variant, graft):
+def test_every_kind_and_variant(backend, device, variant, graft):
+    dtype, tolerance = precision(backend)
     options = {"lr": 2e-3, "stats_every": 4, "inverse_every": 12} | VARIANTS[variant]
-    model = mixture()
+    model = mixture(device, dtype)
     opt = MBF(model, graft=graft, **options)
     reference = Float64MBF(model, graft=graft, **options)
     before = [p.detach().clone() for p in model.parameters()]
@@ -105,18 +117,19 @@ def test_every_kind_and_variant(backend, variant, graft):
         reference.step(give(model, gradients(model, k)))
         opt.step()
     assert_moved(model, before)
-    assert_follows(model, reference, FLOAT64)
+    assert_follows(model, reference, tolerance)
 
 
 @pytest.mark.parametrize("graft", [None, "adam"])
-def test_the_default_schedule_over_several_periods(backend, graft):
-    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Linear(5, 4)).double()
+def test_the_default_schedule_over_several_periods(backend, device, graft):
+    dtype, tolerance = precision(backend)
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Linear(5, 4)).to(device, dtype)
     opt = MBF(model, lr=1e-3, graft=graft)
     reference = Float64MBF(model, lr=1e-3, graft=graft)
     for k in range(230):
         reference.step(give(model, gradients(model, k)))
         opt.step()
-    assert_follows(model, reference, FLOAT64)
+    assert_follows(model, reference, tolerance)
 
 
 @pytest.mark.parametrize(
@@ -132,8 +145,8 @@ def test_the_default_schedule_over_several_periods(backend, graft):
     ids=str,
 )
 @pytest.mark.parametrize("conv", ["kernel", "filter"])
-def test_other_formats(backend, dtype, inverse_dtype, tolerance, conv):
-    model = mixture(dtype)
+def test_other_formats(backend, device, dtype, inverse_dtype, tolerance, conv):
+    model = mixture(device, dtype)
     options = {"lr": 2e-2, "graft": "adam", "conv": conv, "stats_every": 4, "inverse_every": 12}
     opt = MBF(model, inverse_dtype=inverse_dtype, **options)
     reference = Float64MBF(model, **options)
@@ -147,8 +160,9 @@ def test_other_formats(backend, dtype, inverse_dtype, tolerance, conv):
         assert np.max(np.abs(values - start[name])) > 2 * tolerance * np.max(np.abs(values)), name
 
 
-def test_changing_hyper_parameters(backend):
-    model = mixture()
+def test_changing_hyper_parameters(backend, device):
+    dtype, tolerance = precision(backend)
+    model = mixture(device, dtype)
     opt = MBF(model, lr=1e-3, graft="adam", stats_every=3, inverse_every=8)
     reference = Float64MBF(model, lr=1e-3, graft="adam", stats_every=3, inverse_every=8)
     for k in range(STEPS):
@@ -156,14 +170,15 @@ def test_changing_hyper_parameters(backend):
         opt.param_groups[0].update(changed)
         reference.step(give(model, gradients(model, k)), **changed)
         opt.step()
-    assert_follows(model, reference, FLOAT64)
+    assert_follows(model, reference, tolerance)
 
 
 @pytest.mark.parametrize("graft", [None, "adam"])
 @pytest.mark.parametrize("conv", ["kernel", "filter"])
-def test_layers_that_have_no_gradient_at_times(backend, graft, conv):
+def test_layers_that_have_no_gradient_at_times(backend, device, graft, conv):
     """Each layer goes by the steps it had a gradient in."""
-    model = mixture()
+    dtype, tolerance = precision(backend)
+    model = mixture(device, dtype)
     options = {"lr": 1e-3, "graft": graft, "conv": conv, "stats_every": 4, "inverse_every": 12}
     opt, reference = MBF(model, **options), Float64MBF(model, **options)
     layers = sorted({name.rsplit(".", 1)[0] for name, _ in model.named_parameters()})
@@ -175,13 +190,14 @@ def test_layers_that_have_no_gradient_at_times(backend, graft, conv):
         }
         reference.step(give(model, grads))
         opt.step()
-    assert_follows(model, reference, FLOAT64)
+    assert_follows(model, reference, tolerance)
 
 
 @pytest.mark.parametrize("graft", [None, "adam"])
 @pytest.mark.parametrize("fc", ["average", "row"])
-def test_statistics_from_sampled_labels(backend, graft, fc):
-    model = mixture()
+def test_statistics_from_sampled_labels(backend, device, graft, fc):
+    dtype, tolerance = precision(backend)
+    model = mixture(device, dtype)
     options = {"lr": 1e-3, "graft": graft, "fc": fc, "stats_every": 4, "inverse_every": 12}
     opt, reference = MBF(model, fisher="true", **options), Float64MBF(model, **options)
     asked = []
@@ -199,13 +215,13 @@ def test_statistics_from_sampled_labels(backend, graft, fc):
         opt.step()
     # k counts from 1; the first four steps are early ones.
     assert [k + 1 for k, due in enumerate(asked) if due] == [1, 2, 3, *range(4, STEPS + 1, 4)]
-    assert_follows(model, reference, FLOAT64)
+    assert_follows(model, reference, tolerance)
 
 
-def test_a_scaled_loss_for_the_statistics():
+def test_a_scaled_loss_for_the_statistics(device):
     results = []
     for scale in (1.0, 1024.0):
-        model = mixture()
+        model = mixture(device)
         opt = MBF(model, lr=1e-3, fisher="true")
         give(model, gradients(model, 0))
         with opt.curvature(scale=scale):
@@ -216,8 +232,8 @@ def test_a_scaled_loss_for_the_statistics():
 
 
 @pytest.mark.parametrize("fisher", ["true", "exact"])
-def test_statistics_that_were_not_given(fisher):
-    model = mixture()
+def test_statistics_that_were_not_given(device, fisher):
+    model = mixture(device)
     opt = MBF(model, lr=1e-3, fisher=fisher)
     before = [p.detach().clone() for p in model.parameters()]
     give(model, gradients(model, 0))
@@ -229,39 +245,40 @@ def test_statistics_that_were_not_given(fisher):
         wrong(*[None] * 4) if fisher == "true" else wrong().__enter__()
 
 
-def small_network():
+def small_network(device, dtype):
     torch.manual_seed(3)
-    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(3 * 36, 4)).double()
+    network = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(3 * 36, 4))
+    return network.to(device, dtype)
 
 
 @pytest.mark.parametrize("graft", [None, "adam"])
 @pytest.mark.parametrize("conv", ["kernel", "filter"])
-def test_exact_mini_blocks_from_single_samples(backend, conv, graft):
+def test_exact_mini_blocks_from_single_samples(backend, device, conv, graft):
     """G averages D D^T over samples; the gradients of single samples come from plain autograd."""
-    model = small_network()
+    dtype, tolerance = precision(backend)
+    model = small_network(device, dtype)
     options = {"lr": 1e-3, "graft": graft, "conv": conv, "stats_every": 3, "inverse_every": 6}
     opt = MBF(model, fisher="exact", **options)
     reference = Float64MBF(model, **options)
     loss_fn = nn.CrossEntropyLoss()
     generator = torch.Generator().manual_seed(5)
+    names = [name for name, _ in model.named_parameters()]
     for _ in range(12):
-        x = torch.randn(6, 1, 8, 8, generator=generator, dtype=torch.float64)
-        y = torch.randint(4, (6,), generator=generator)
+        x = torch.randn(6, 1, 8, 8, generator=generator, dtype=torch.float64).to(device, dtype)
+        y = torch.randint(4, (6,), generator=generator).to(device)
         samples = []
         for i in range(6):
             grads = torch.autograd.grad(
                 loss_fn(model(x[i : i + 1]), y[i : i + 1]), model.parameters()
             )
-            samples.append(
-                {n: g.numpy() for (n, _), g in zip(model.named_parameters(), grads, strict=True)}
-            )
+            samples.append(numpy_of(dict(zip(names, grads, strict=True))))
         model.zero_grad()
         loss_fn(model(x), y).backward()
         if opt.wants_curvature:
             opt.sample_curvature(model, loss_fn, x, y)
         step_with_samples(reference, model, samples)
         opt.step()
-    assert_follows(model, reference, FLOAT64)
+    assert_follows(model, reference, tolerance)
 
 
 def step_with_samples(reference, model, samples):
@@ -287,17 +304,18 @@ def step_with_samples(reference, model, samples):
     kept = reference._update_statistics
     reference._update_statistics = update
     try:
-        reference.step({n: p.grad.numpy() for n, p in model.named_parameters()})
+        reference.step(numpy_of({n: p.grad for n, p in model.named_parameters()}))
     finally:
         reference._update_statistics = kept
 
 
-def test_threads_do_not_change_the_result(threads):
+def test_threads_do_not_change_the_result(threads, device):
     results = []
     for count in (1, 2):
         threads(count)
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(16, 64, 3), nn.Conv2d(64, 64, 3), nn.BatchNorm2d(64))
+        model.to(device)
         opt = MBF(model, lr=1e-3, graft="adam", stats_every=2, inverse_every=4)
         for k in range(12):
             give(model, gradients(model, k))
@@ -306,17 +324,18 @@ def test_threads_do_not_change_the_result(threads):
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
-def test_backends_agree():
+def test_backends_agree(device):
     results = []
-    for name in ("cpu", "torch"):
+    for name in conftest.backends_of(device):
         if not mk.backends()[name]:
             pytest.skip(f"backend {name!r} is {mk.backends()[name]}")
         with mk.use_backend(name):
-            model = mixture(torch.float32)
+            model = mixture(device, torch.float32)
             opt = MBF(model, lr=1e-3, graft="adam", stats_every=4, inverse_every=12)
             for k in range(STEPS):
                 give(model, gradients(model, k))
                 opt.step()
         results.append([p.detach().clone() for p in model.parameters()])
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    for one, *others in zip(*results, strict=True):
+        for other in others:
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

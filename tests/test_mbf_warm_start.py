@@ -1,17 +1,19 @@
 """Statistics from one pass over the data, before the first step."""
 
 import itertools
+from copy import deepcopy
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from mbf_checks import numpy_of
 from mbf_optim import MBF
 from optimizer_reference import Float64MBF
 
 
-def network(dtype=torch.float64):
+def network(device, dtype=torch.float64):
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Conv2d(1, 3, 3),
@@ -20,15 +22,15 @@ def network(dtype=torch.float64):
         nn.ReLU(),
         nn.Flatten(),
         nn.Linear(3 * 16, 4),
-    ).to(dtype)
+    ).to(device, dtype)
 
 
-def batches(count=5, seed=1):
+def batches(device, count=5, seed=1, dtype=torch.float64):
     generator = torch.Generator().manual_seed(seed)
     return [
         (
-            torch.randn(8, 1, 6, 6, generator=generator, dtype=torch.float64),
-            torch.randint(4, (8,), generator=generator),
+            torch.randn(8, 1, 6, 6, generator=generator, dtype=torch.float64).to(device, dtype),
+            torch.randint(4, (8,), generator=generator).to(device),
         )
         for _ in range(count)
     ]
@@ -40,40 +42,42 @@ LOSS = nn.CrossEntropyLoss()
 def gradients_by_hand(model, data):
     """What each batch's gradients are, with the same random numbers, on a copy of the model."""
     found = []
-    copy = network()
-    copy.load_state_dict(model.state_dict())
-    with torch.random.fork_rng(devices=[]):
+    copy = deepcopy(model)
+    device = data[0][0].device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         for x, y in data:
             grads = torch.autograd.grad(LOSS(copy(x), y), list(copy.parameters()))
             names = [name for name, _ in copy.named_parameters()]
-            found.append({n: g.numpy() for n, g in zip(names, grads, strict=True)})
+            found.append(numpy_of(dict(zip(names, grads, strict=True))))
     return found
 
 
 @pytest.mark.parametrize("graft", [None, "adam"])
 @pytest.mark.parametrize("conv", ["kernel", "filter"])
 @pytest.mark.parametrize("fc", ["average", "row"])
-def test_against_float64(backend, conv, fc, graft):
-    model = network()
+def test_against_float64(backend, device, conv, fc, graft):
+    wide = backend not in ("cuda", "triton")  # which know float32 only
+    dtype, tolerance = (torch.float64, 1e-9) if wide else (torch.float32, 1e-3)
+    model = network(device, dtype)
     options = {"lr": 1e-3, "conv": conv, "fc": fc, "graft": graft}
     options |= {"stats_every": 3, "inverse_every": 7}
     opt, reference = MBF(model, **options), Float64MBF(model, **options)
-    data = batches()
+    data = batches(device, dtype=dtype)
     torch.manual_seed(9)
     reference.warm_start(gradients_by_hand(model, data))
     assert opt.warm_start(model, LOSS, data, progress=False) == len(data)
-    for x, y in batches(20, seed=2):
+    for x, y in batches(device, 20, seed=2, dtype=dtype):
         opt.zero_grad()
         LOSS(model(x), y).backward()
-        reference.step({n: p.grad.numpy().copy() for n, p in model.named_parameters()})
+        reference.step(numpy_of({n: p.grad.clone() for n, p in model.named_parameters()}))
         opt.step()
     for name, p in model.named_parameters():
-        error = np.max(np.abs(p.detach().numpy() - reference.params[name]))
-        assert error <= 1e-9, f"{name}: off by {error:.3g}"
+        error = np.max(np.abs(p.detach().double().cpu().numpy() - reference.params[name]))
+        assert error <= tolerance, f"{name}: off by {error:.3g}"
 
 
-def test_nothing_else_changes():
-    model = network()
+def test_nothing_else_changes(device):
+    model = network(device)
     opt = MBF(model, lr=1e-3)
     for p in model.parameters():
         p.grad = torch.full_like(p, 7.0)
@@ -82,7 +86,7 @@ def test_nothing_else_changes():
     modes = [module.training for module in model.modules()]
     torch.manual_seed(5)
     random_state = torch.get_rng_state()
-    opt.warm_start(model, LOSS, batches(), progress=False)
+    opt.warm_start(model, LOSS, batches(device), progress=False)
     assert torch.equal(torch.get_rng_state(), random_state)
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
@@ -92,15 +96,15 @@ def test_nothing_else_changes():
     assert [module.training for module in model.modules()] == modes
 
 
-def test_the_early_schedule_is_skipped():
+def test_the_early_schedule_is_skipped(device):
     """Step 2 of a fresh optimizer refreshes its inverses, that of a warm one does not."""
     for warm in (False, True):
-        model = network()
+        model = network(device)
         opt = MBF(model, lr=1e-3)
         if warm:
-            opt.warm_start(model, LOSS, batches(), progress=False)
+            opt.warm_start(model, LOSS, batches(device), progress=False)
         inverses = []
-        for x, y in batches(2, seed=3):
+        for x, y in batches(device, 2, seed=3):
             opt.zero_grad()
             LOSS(model(x), y).backward()
             opt.step()
@@ -109,8 +113,8 @@ def test_the_early_schedule_is_skipped():
 
 
 @pytest.mark.parametrize("kind", ["list", "generator", "loader", "iterator"])
-def test_any_iterable_of_batches(kind):
-    data = batches()
+def test_any_iterable_of_batches(device, kind):
+    data = batches(device)
     x, y = torch.cat([x for x, _ in data]), torch.cat([y for _, y in data])
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=8)
     source = {
@@ -119,7 +123,7 @@ def test_any_iterable_of_batches(kind):
         "loader": loader,
         "iterator": iter([list(batch) for batch in data]),
     }[kind]
-    model = network()
+    model = network(device)
     opt = MBF(model, lr=1e-3)
     torch.manual_seed(1)
     assert opt.warm_start(model, LOSS, source, progress=False) == 5
@@ -142,11 +146,11 @@ class TwoInputs(nn.Module):
         return self.linear(a + b)
 
 
-def test_inputs_of_several_parts():
+def test_inputs_of_several_parts(device):
     found = []
     a, b, y = torch.randn(4, 3), torch.randn(4, 3), torch.randint(2, (4,))
     torch.manual_seed(0)
-    model = TwoInputs()
+    model = TwoInputs().to(device)
     for inputs in ((a, b), [a, b], {"a": a, "b": b}):
         opt = MBF(model, lr=1e-3)
         opt.warm_start(model, LOSS, [(inputs, y)], progress=False)
@@ -157,15 +161,15 @@ def test_inputs_of_several_parts():
 
 
 @pytest.mark.parametrize("batch", [torch.zeros(3), (1, 2, 3), {"x": 1}])
-def test_batches_of_another_form(batch):
-    model = network()
+def test_batches_of_another_form(device, batch):
+    model = network(device)
     opt = MBF(model, lr=1e-3)
     with pytest.raises(TypeError, match=r"batches: expected pairs \(inputs, targets\), got"):
         opt.warm_start(model, LOSS, [batch], progress=False)
 
 
-def test_no_batches_at_all():
-    model = network()
+def test_no_batches_at_all(device):
+    model = network(device)
     opt = MBF(model, lr=1e-3)
     before = opt.state_dict()["state"]
     assert opt.warm_start(model, LOSS, [], progress=False) == 0
@@ -176,10 +180,10 @@ def test_no_batches_at_all():
     assert opt.diagnostics()["refreshes"] == 0
 
 
-def test_interrupted_by_the_keyboard():
+def test_interrupted_by_the_keyboard(device):
     """What was averaged until then counts, and everything is put back."""
-    model = network()
-    data = batches()
+    model = network(device)
+    data = batches(device)
 
     def interrupted():
         yield from itertools.islice(data, 3)
@@ -205,9 +209,9 @@ def test_interrupted_by_the_keyboard():
                 assert torch.equal(value, states[1][i][key]), key
 
 
-def test_progress_bar(capsys):
-    model = network()
-    MBF(model, lr=1e-3).warm_start(model, LOSS, batches())
+def test_progress_bar(device, capsys):
+    model = network(device)
+    MBF(model, lr=1e-3).warm_start(model, LOSS, batches(device))
     assert "warm start" in capsys.readouterr().err
-    MBF(model, lr=1e-3).warm_start(model, LOSS, batches(), progress=False)
+    MBF(model, lr=1e-3).warm_start(model, LOSS, batches(device), progress=False)
     assert capsys.readouterr().err == ""
