@@ -13,6 +13,7 @@ pytest.importorskip("triton", reason="Triton's wheel carries the tools that read
 from benchmarks.gpu_code import report, sass
 from benchmarks.gpu_code.cards import occupancy
 from benchmarks.gpu_code.rows import Row, cuda_rows, triton_rows
+from benchmarks.gpu_code.triton_kernels import kernels
 from benchmarks.micro import byte_model
 
 FLOPS_OF_NINE = byte_model.inverse_flops(9)
@@ -26,7 +27,8 @@ def cuda():
 
 @pytest.fixture(scope="module")
 def triton():
-    return list(triton_rows(["sm_80"], [9], ["update", "invert", "step"]))
+    passes = ["update", "invert", "step", "update, invert, step"]
+    return list(triton_rows(["sm_80"], kernels([9], passes)))
 
 
 def only(rows, operation, d):
@@ -55,7 +57,7 @@ def test_cuda_blocks_of_nine(cuda):
 
 
 def test_no_triton_kernel_spills(triton):
-    assert len(triton) == 1 + 1 + 3
+    assert len(triton) == 1 + 1 + 4
     assert [r for r in triton if r.spill_bytes or r.code.spill_instructions] == []
 
 
@@ -71,6 +73,9 @@ def test_triton_blocks_of_nine(triton):
     assert triangle <= inverse.code.store_bytes <= triangle + 8
     assert only(triton, "step", 9).occupancy >= 0.5
     assert only(triton, "update", 9).occupancy == 1.0
+    fused = only(triton, "update, inverse, step", 9)
+    assert fused.registers <= 80
+    assert fused.occupancy >= 0.375
 
 
 def test_spills_would_be_seen(tmp_path):

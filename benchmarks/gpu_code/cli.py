@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from . import report
 from .cards import AMD_ARCHITECTURES, ARCHITECTURES
 from .rows import AmdRow, Row, amd_rows, cuda_rows, triton_rows
 from .sass import ToolError
+from .triton_kernels import Kernel, kernels
 
 DEFAULT_PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
-TRITON_SIZES = (9, 25)
-PASSES = ("update", "invert", "step", "update, invert, step", "step, targets")
 SHOWN = ("sm_80", "sm_90")
+
+
+def _triton_kernels(sizes: Sequence[int]) -> list[Kernel]:
+    """Every pass in float32, and the short formats of the sizes of 3 x 3 and 5 x 5 kernels."""
+    found = list(kernels(sizes))
+    short = [d for d in (9, 25) if d in sizes]
+    for dtype, inverse_dtype in (("fp32", "bf16"), ("bf16", "bf16"), ("fp16", "fp32")):
+        found += kernels(short, dtype=dtype, inverse_dtype=inverse_dtype)
+    return list(dict.fromkeys(found))
 
 
 def _architectures(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
@@ -28,6 +39,17 @@ def _architectures(_: click.Context, __: click.Parameter, value: str) -> tuple[s
     return names
 
 
+def _sizes(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]:
+    try:
+        ends = [[int(end) for end in part.split("-")] for part in value.split(",")]
+        found = sorted({d for part in ends for d in range(part[0], part[-1] + 1)})
+    except ValueError:
+        found = []
+    if not found or found[0] < 1 or found[-1] > 64:
+        raise click.BadParameter(f"expected sizes from 1 to 64, as 1-32 or 9,25, got {value!r}")
+    return tuple(found)
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--architectures",
@@ -36,37 +58,55 @@ def _architectures(_: click.Context, __: click.Parameter, value: str) -> tuple[s
     callback=_architectures,
     help="Separated by commas.",
 )
-@click.option("--full", is_flag=True, help="Triton for every block size from 1 to 32. Hours.")
+@click.option(
+    "--sizes",
+    default="1-32",
+    show_default=True,
+    callback=_sizes,
+    help="Of the blocks Triton's kernels are compiled for: 1-32, or 9,25.",
+)
 @click.option(
     "--page",
     type=click.Path(dir_okay=False, path_type=Path),
     default=DEFAULT_PAGE,
     help="The page whose tables are replaced.  [default: docs/gpu.md]",
 )
-def main(architectures: tuple[str, ...], full: bool, page: Path) -> None:
+def main(architectures: tuple[str, ...], sizes: tuple[int, ...], page: Path) -> None:
     """Compile the GPU kernels for every architecture and read what the compilers made of them.
 
-    No GPU is needed: nvcc compiles the CUDA kernels (results stay in the user's cache), Triton its
-    own. Writes tables of registers, spills, shared memory, occupancy and instructions into the
-    page, and fails if any kernel spills.
+    No GPU is needed: nvcc compiles the CUDA kernels, Triton its own, most of an hour on two cores
+    the first time. Results stay in the user's cache: a run that was interrupted goes on where it
+    was, a second one takes seconds. Writes tables of registers, spills, shared memory, occupancy
+    and instructions into the page, and fails if any kernel spills.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run ends its processes
     console = Console()
-    sizes = tuple(range(1, 33)) if full else TRITON_SIZES
     rows: list[Row] = []
     amd: list[AmdRow] = []
-    with console.status("compiling") as status:
+    progress = Progress(
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with progress:
+        task = progress.add_task("", total=None)
 
-        def announce(text: str) -> None:
-            status.update(text)
-            if not console.is_terminal:
-                click.echo(text, err=True)
+        def announce(text: str, done: int = 0, total: int | None = None) -> None:
+            progress.update(task, description=text, completed=done, total=total)
+            if not console.is_terminal and (total is None or done % 100 == 0 or done == total):
+                click.echo(f"{text} ({done} of {total})" if total else text, err=True)
 
+        nvidia = [name for name in architectures if name in ARCHITECTURES]
+        gfx = [name for name in architectures if name in AMD_ARCHITECTURES]
+        chosen = _triton_kernels(sizes)
         try:
-            nvidia = [name for name in architectures if name in ARCHITECTURES]
             rows += cuda_rows(nvidia, range(1, 65), announce)
-            rows += triton_rows(nvidia, sizes, PASSES, announce)
-            gfx = [name for name in architectures if name in AMD_ARCHITECTURES]
-            amd += amd_rows(gfx, sizes, PASSES, announce)
+            rows += triton_rows(nvidia, chosen, announce)
+            amd += amd_rows(gfx, chosen, announce)
         except (ToolError, RuntimeError, OSError) as error:
             raise click.ClickException(str(error)) from error
     text = "\n".join(
@@ -82,8 +122,11 @@ def main(architectures: tuple[str, ...], full: bool, page: Path) -> None:
         )
     )
     report.write(page, text)
-    spilling = [r for r in rows if r.spill_bytes] + [a for a in amd if a.spilled]
     console.print(f"{len(rows) + len(amd)} kernels; tables written to {page}", highlight=False)
-    for row in spilling:
-        console.print(f"spills: {row}", style="red", highlight=False, markup=False)
+    spilling = [
+        f"{r.architecture}, {r.operation}, d = {r.block_sizes}" for r in rows if r.spill_bytes
+    ]
+    spilling += [f"{a.architecture}, {a.operation}, d = {a.block_size}" for a in amd if a.spilled]
+    for text in spilling:
+        console.print(f"spills: {text}", style="red", highlight=False, markup=False)
     sys.exit(1 if spilling else 0)

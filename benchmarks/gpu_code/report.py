@@ -54,8 +54,12 @@ def _sizes(sizes: Sequence[int]) -> str:
 
 
 def blocks_of_nine(rows: Sequence[Row], architectures: Sequence[str]) -> str:
-    """The kernels of 3 x 3 convolutions one by one."""
-    chosen = [r for r in rows if 9 in r.block_sizes and r.architecture in architectures]
+    """The kernels of 3 x 3 convolutions one by one; those of short formats are left out."""
+    chosen = {
+        (r.backend, r.operation, r.architecture): r
+        for r in rows
+        if 9 in r.block_sizes and r.architecture in architectures and "(" not in r.operation
+    }.values()
     lines = [
         (
             r.backend,
@@ -92,10 +96,26 @@ def predicted_times(sizes: Sequence[int] = (4, 9, 16, 25)) -> str:
 
 
 def amd(rows: Sequence[AmdRow]) -> str:
-    lines = [
-        (r.architecture, r.operation, r.block_size or "all", r.registers, r.spilled) for r in rows
-    ]
-    return table(("architecture", "operation", "d", "vector registers", "spilled"), lines)
+    """Per architecture and operation: the worst of all block sizes."""
+    lines = []
+    for key in dict.fromkeys((r.architecture, r.operation) for r in rows):
+        own = [r for r in rows if (r.architecture, r.operation) == key]
+        sizes = sorted({r.block_size for r in own if r.block_size})
+        lines.append(
+            (
+                *key,
+                _sizes(sizes) or "all",
+                max(r.registers for r in own),
+                sum(r.spilled for r in own),
+                max(r.scalar_spills for r in own),
+                f"{max(r.seconds for r in own):.0f} s",
+            )
+        )
+    head = (
+        *("architecture", "operation", "block sizes", "most vector registers", "spilled bytes"),
+        *("most scalar registers in vector lanes", "slowest to compile"),
+    )
+    return table(head, lines)
 
 
 def write(path: Path, text: str) -> None:

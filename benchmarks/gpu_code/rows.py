@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import cuda_kernels, triton_kernels
+from . import cuda_kernels, triton_cache
 from .cards import occupancy
 from .sass import MachineCode, read_cubin
+from .triton_cache import Announce as Progress
+from .triton_kernels import Kernel
 
 Announce = Callable[[str], None]
 
@@ -80,47 +81,37 @@ def cuda_rows(
 
 
 def triton_rows(
-    architectures: Iterable[str],
-    sizes: Iterable[int],
-    variants: Iterable[str] = tuple(triton_kernels.VARIANTS),
-    announce: Announce = lambda _: None,
+    architectures: Iterable[str], kernels: Iterable[Kernel], announce: Progress = lambda *_: None
 ) -> Iterator[Row]:
     """The kernels of ``mbf_kernels/triton``, compiled by Triton for NVIDIA cards."""
-    variants = tuple(variants)
-    with tempfile.TemporaryDirectory() as folder:
-        for architecture in architectures:
-            number = int(architecture.removeprefix("sm_"))
-            for d in sizes:
-                announce(f"Triton, {architecture}, blocks of {d}")
-                for kernel in triton_kernels.compile_kernels(
-                    [d], "cuda", number, variants=variants
-                ):
-                    cubin = Path(folder) / "kernel.cubin"
-                    cubin.write_bytes(kernel.compiled.asm["cubin"])
-                    (code,) = read_cubin(cubin).values()
-                    shared = int(kernel.compiled.metadata.shared)
-                    yield Row(
-                        "triton",
-                        _triton_operation(kernel),
-                        (kernel.block_size,) if kernel.block_size else (),
-                        architecture,
-                        code.registers,
-                        code.stack,
-                        shared,
-                        kernel.threads,
-                        kernel.lanes if kernel.block_size else 0,
-                        occupancy(architecture, code.registers, kernel.threads, shared),
-                        kernel.seconds,
-                        code,
-                    )
+    found = triton_cache.figures(kernels, architectures, announce=announce)
+    for (kernel, architecture), figures in found.items():
+        yield Row(
+            "triton",
+            _triton_operation(kernel),
+            (kernel.block_size,) if kernel.block_size else (),
+            architecture,
+            figures.registers,
+            figures.spilled,
+            figures.shared,
+            figures.threads,
+            figures.lanes if kernel.block_size else 0,
+            occupancy(architecture, figures.registers, figures.threads, figures.shared),
+            figures.seconds,
+            figures.code,
+        )
 
 
-def _triton_operation(kernel: triton_kernels.CompiledKernel) -> str:
-    if kernel.variant and not kernel.name.startswith("apply"):
-        return kernel.variant.replace("invert", "inverse")
-    return {"damping_of_tensors": "relative damping"}.get(
-        kernel.name, "spd_inverse" if "dense" in kernel.name else "rescaled step, second pass"
-    )
+def _triton_operation(kernel: Kernel) -> str:
+    name = {
+        "pass": kernel.variant.replace("invert", "inverse"),
+        "apply": "rescaled step, second pass",
+        "dense": "spd_inverse",
+        "damping": "relative damping",
+    }[kernel.kind]
+    formats = [kernel.dtype] * (kernel.dtype != "fp32")
+    formats += [f"P in {kernel.inverse_dtype}"] * (kernel.inverse_dtype != "fp32")
+    return f"{name} ({', '.join(formats)})" if formats else name
 
 
 @dataclass(frozen=True)
@@ -132,36 +123,22 @@ class AmdRow:
     architecture: str
     registers: int
     spilled: int
+    scalar_spills: int  # kept in lanes of vector registers, not in memory
     seconds: float
 
 
 def amd_rows(
-    architectures: Iterable[str],
-    sizes: Iterable[int],
-    variants: Iterable[str],
-    announce: Announce = lambda _: None,
+    architectures: Iterable[str], kernels: Iterable[Kernel], announce: Progress = lambda *_: None
 ) -> Iterator[AmdRow]:
     """The same kernels for AMD cards: registers and spills as the compiler notes them."""
-    variants = tuple(variants)
-    for architecture in architectures:
-        for d in sizes:
-            announce(f"Triton, {architecture}, blocks of {d}")
-            for kernel in triton_kernels.compile_kernels(
-                [d], "hip", architecture, variants=variants
-            ):
-                text = kernel.compiled.asm["amdgcn"]
-                yield AmdRow(
-                    _triton_operation(kernel),
-                    kernel.block_size,
-                    architecture,
-                    _note(text, ".vgpr_count:"),
-                    _note(text, ".vgpr_spill_count:") + _note(text, ".sgpr_spill_count:"),
-                    kernel.seconds,
-                )
-
-
-def _note(assembly: str, key: str) -> int:
-    for line in assembly.splitlines():
-        if line.strip().startswith(key):
-            return int(line.split(":")[1])
-    raise RuntimeError(f"the assembly has no note {key!r}")
+    found = triton_cache.figures(kernels, architectures, announce=announce)
+    for (kernel, architecture), figures in found.items():
+        yield AmdRow(
+            _triton_operation(kernel),
+            kernel.block_size,
+            architecture,
+            figures.registers,
+            figures.spilled,
+            figures.scalar_spills,
+            figures.seconds,
+        )

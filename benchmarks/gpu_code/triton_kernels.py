@@ -1,19 +1,17 @@
 """Compiles the Triton kernels for any card, with no card present.
 
->>> from benchmarks.gpu_code.triton_kernels import compile_kernels
->>> for kernel in compile_kernels([9], "cuda", 80):  # doctest: +SKIP
-...     print(kernel.name, kernel.variant, len(kernel.compiled.asm["ptx"]))
+>>> from benchmarks.gpu_code.triton_kernels import compiled, kernels
+>>> for kernel in kernels([9], ["step"]):  # doctest: +SKIP
+...     print(kernel, len(compiled(kernel, "sm_80").result.asm["ptx"]))
 """
 
 from __future__ import annotations
 
 import inspect
-import time
-from collections.abc import Iterable, Iterator, Mapping
+import resource
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
-
-WARP = {"cuda": 32, "hip": 64}
 
 # The passes MiniBlocks asks for, as flags of the kernel; a flag that is not named is off.
 VARIANTS: dict[str, frozenset[str]] = {
@@ -28,7 +26,6 @@ VARIANTS: dict[str, frozenset[str]] = {
         {"UPDATE", "INVERT", "STEP", "DEBIAS", "TARGETS", "REFRESH", "CONTROLS"}
     ),
 }
-SCALARS = {"tl.float32": "fp32", "tl.float64": "fp64"}
 FLAGS = ("UPDATE", "INVERT", "STEP", "DEBIAS", "TARGETS", "REFRESH", "CONTROLS", "STRIDED")
 POINTERS = {
     "work": "i32", "spans": "i32", "pointers": "i64", "views": "i64", "stats": "fp32",
@@ -41,94 +38,127 @@ SCALARS = {"tl.float32": "fp32", "tl.float64": "fp64"}
 
 
 @dataclass(frozen=True)
-class CompiledKernel:
-    """One kernel for one block size and one card."""
+class Kernel:
+    """One that MiniBlocks or spd_inverse launches, as far as the compiler is concerned."""
 
-    name: str
-    variant: str  # of VARIANTS, or '' for a kernel that has none
-    block_size: int  # 0 for a kernel that serves all
+    kind: str  # pass, apply, dense or damping
+    block_size: int = 0  # 0 for one that serves all
+    variant: str = ""  # of VARIANTS, or '' for one that has none
+    dtype: str = "fp32"  # of parameters, gradients and momenta
+    inverse_dtype: str = "fp32"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel for one card."""
+
     threads: int  # of a program
     lanes: int  # blocks of a program
-    seconds: float  # the compilation took
-    compiled: Any  # triton's: .asm["ptx"], .asm["cubin"] or .asm["amdgcn"], .metadata.shared
+    seconds: float  # of a processor's time, ptxas included
+    result: Any  # triton's: .asm["ptx"], .asm["cubin"] or .asm["amdgcn"], .metadata.shared
 
 
-def compile_kernels(
+def kernels(
     block_sizes: Iterable[int],
-    backend: str,
-    arch: int | str,
-    *,
     variants: Iterable[str] = tuple(VARIANTS),
+    *,
     dtype: str = "fp32",
     inverse_dtype: str = "fp32",
-) -> Iterator[CompiledKernel]:
-    """The kernels that MiniBlocks and spd_inverse launch, with the constants they launch them with.
+) -> Iterator[Kernel]:
+    """What is launched for blocks of these sizes.
 
     Args:
         block_sizes: 1 to 64.
-        backend, arch: ``"cuda", 80`` or ``"hip", "gfx90a"``.
         variants: which passes over blocks, of ``VARIANTS``.
-        dtype: of parameters, gradients and momenta: ``fp32``, ``bf16`` or ``fp16``.
+        dtype: ``fp32``, ``bf16`` or ``fp16``.
         inverse_dtype: ``fp32`` or ``bf16``.
     """
+    variants = tuple(variants)
+    yield Kernel("damping")
+    for d in block_sizes:
+        yield Kernel("dense", d)
+        for variant in variants:
+            yield Kernel("pass", d, variant, dtype, inverse_dtype)
+            if "TARGETS" in VARIANTS[variant]:
+                yield Kernel("apply", d, variant, dtype)
+
+
+@dataclass(frozen=True)
+class Source:
+    """All that the compiler is given for a kernel and an architecture."""
+
+    function: Any
+    constants: dict[str, Any]
+    options: dict[str, Any]
+    signature: dict[str, str]
+    attributes: dict[tuple[int], list[list[Any]]]
+    target: Any
+
+    def describe(self) -> str:
+        """Different for everything that compiles to something else."""
+        parts = (self.constants, self.options, self.signature, self.target)
+        return f"{self.function.cache_key} {parts}"
+
+
+def source_of(kernel: Kernel, architecture: str) -> Source:
+    """For ``sm_80``, ``gfx90a``, ..., with the constants it is launched with."""
+    from triton.backends.compiler import GPUTarget
+
     from mbf_kernels.triton import choice
 
-    kernel, constants, options = choice.damping_launch()
-    yield _compiled(kernel, "", 0, constants, options, {}, backend, arch)
-    for d in block_sizes:
-        kernel, constants, options = choice.dense_launch(d, WARP[backend])
-        yield _compiled(kernel, "", d, constants, options, {}, backend, arch)
-        for variant in variants:
-            flags = {flag: flag in VARIANTS[variant] for flag in FLAGS}
-            kernel, constants, options = choice.pass_launch(
-                d, inverse_dtype, flags, backend, WARP[backend]
-            )
-            if "TARGETS" in VARIANTS[variant]:
-                apply, apply_constants, apply_options = choice.apply_launch(d, flags, WARP[backend])
-                apply_constants |= {"PARAM": choice.TYPES[dtype]}
-                yield _compiled(
-                    apply, variant, d, apply_constants, apply_options, {}, backend, arch
-                )
-            constants |= dict.fromkeys(("PARAM", "GRAD", "MOMENTUM"), choice.TYPES[dtype])
-            yield _compiled(
-                kernel, variant, d, constants, options, {"inverses": inverse_dtype}, backend, arch
-            )
-
-
-def _compiled(
-    kernel: Any,
-    variant: str,
-    block_size: int,
-    constants: Mapping[str, Any],
-    options: Mapping[str, Any],
-    dtypes: Mapping[str, str],
-    backend: str,
-    arch: int | str,
-) -> CompiledKernel:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
+    target = (
+        GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
+        if architecture.startswith("sm_")
+        else GPUTarget("hip", architecture, 64)
+    )
+    d, dtype = kernel.block_size, choice.TYPES[kernel.dtype]
+    flags = {flag: flag in VARIANTS.get(kernel.variant, ()) for flag in FLAGS}
+    if kernel.kind == "damping":
+        function, constants, options = choice.damping_launch()
+    elif kernel.kind == "dense":
+        function, constants, options = choice.dense_launch(d, target)
+    elif kernel.kind == "apply":
+        function, constants, options = choice.apply_launch(d, flags, target)
+        constants = constants | {"PARAM": dtype}
+    else:
+        function, constants, options = choice.pass_launch(
+            d, kernel.inverse_dtype, kernel.dtype != "fp32", flags, target
+        )
+        constants = constants | dict.fromkeys(("PARAM", "GRAD", "MOMENTUM"), dtype)
+    pointers = POINTERS | {"inverses": kernel.inverse_dtype}
     signature: dict[str, str] = {}
-    attributes = {}
-    for place, parameter in enumerate(inspect.signature(kernel.fn).parameters.values()):
+    attributes: dict[tuple[int], list[list[Any]]] = {}
+    for place, parameter in enumerate(inspect.signature(function.fn).parameters.values()):
         name, annotation = parameter.name, str(parameter.annotation)
         if name in constants:
             signature[name] = "constexpr"
         elif annotation in SCALARS:
             signature[name] = SCALARS[annotation]
-        elif name in POINTERS or name in dtypes:
-            signature[name] = "*" + dtypes.get(name, POINTERS.get(name, ""))
+        elif name in pointers:
+            signature[name] = "*" + pointers[name]
             attributes[(place,)] = [["tt.divisibility", 16]]
         else:
             signature[name] = "i32"
-    start = time.perf_counter()
-    compiled = triton.compile(
-        ASTSource(kernel, signature, dict(constants), attributes),
-        target=GPUTarget(backend, arch, WARP[backend]),
-        options=dict(options),
+    return Source(function, constants, options, signature, attributes, target)
+
+
+def compiled(kernel: Kernel, architecture: str) -> Compiled:
+    import triton
+    from triton.compiler import ASTSource
+
+    source = source_of(kernel, architecture)
+    start = _processor_seconds()
+    result = triton.compile(
+        ASTSource(source.function, source.signature, source.constants, source.attributes),
+        target=source.target,
+        options=source.options,
     )
-    seconds = time.perf_counter() - start
-    threads = options["num_warps"] * WARP[backend]
-    lanes = constants.get("LANES", 1)
-    return CompiledKernel(kernel.__name__, variant, block_size, threads, lanes, seconds, compiled)
+    seconds = _processor_seconds() - start
+    threads = source.options["num_warps"] * source.target.warp_size
+    return Compiled(threads, source.constants.get("LANES", 1), seconds, result)
+
+
+def _processor_seconds() -> float:
+    """Of this process and those it has waited for."""
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)

@@ -48,14 +48,15 @@ def apply_directions(
             lane = tl.arange(0, LANES)[None, :]
             e = tl.arange(0, WIDTH)[:, None]
             offsets, stride = strided_offsets(views, tensors, 0, tensor, block + lane)
-            at = params + (offsets + e * stride)
+            place = offsets + e * stride
+            number = lane * D + e
+            mask = (lane < count) & (e < D)
         else:
-            lane = tl.arange(0, LANES)[:, None]
-            e = tl.arange(0, WIDTH)[None, :]
-            at = params + block.to(tl.int64) * D + (lane * D + e)
-        mask = (lane < count) & (e < D)
-        u = tl.load(
-            directions + tile.to(tl.int64) * (16 * D) + (lane * D + e), mask=mask, other=0.0
-        )
-        w = tl.load(at, mask=mask, other=0.0).to(tl.float32)
-        tl.store(at, (decay * w - (u * first) * second).to(PARAM), mask=mask)
+            # One number after the other, whosever it is.
+            number = tl.arange(0, LANES * WIDTH)
+            place = block.to(tl.int64) * D + number
+            mask = number < count * D
+        u = tl.load(directions + tile.to(tl.int64) * (16 * D) + number, mask=mask, other=0.0)
+        w = tl.load(params + place, mask=mask, other=0.0).to(tl.float32)
+        w = decay * w - (u * first) * second
+        tl.store(params + place, w.to(PARAM), mask=mask)

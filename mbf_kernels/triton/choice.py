@@ -10,10 +10,11 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from triton.backends.compiler import GPUTarget
 
 from ..reference import LEAST_RELATIVE_DAMPING
 from .apply_kernels import apply_directions
-from .configs import config_for
+from .configs import Config, config_for
 from .dense_kernels import dense_panels, dense_registers
 from .panel_kernels import panel_pass
 from .register_kernels import register_pass
@@ -31,14 +32,15 @@ OVERFLOW = {"fp32": float("inf"), "bf16": float.fromhex("0x1.ffp127")}
 
 
 def pass_launch(
-    block_size: int, inverse_dtype: str, flags: dict[str, bool], backend: str, warp_size: int
+    block_size: int, inverse_dtype: str, short: bool, flags: dict[str, bool], target: GPUTarget
 ) -> Launch:
     """The kernel that serves a block size, its constants and its launch options.
 
     ``flags`` are the constants that say what the launch does; those of dtypes come on top.
+    ``short`` tells that some of these are shorter than float32.
     """
     config = config_for(block_size)
-    options: dict[str, Any] = {"num_warps": config.lanes // warp_size, "num_stages": 1}
+    options = _options(config, _kind(flags) + (", short" if short else ""), target)
     if config.panels:
         panels = triton.cdiv(block_size, 4)
         constants = flags | {
@@ -57,23 +59,20 @@ def pass_launch(
         "UNROLL": min(config.unroll_alone if alone else config.unroll, block_size),
         "LIMIT": OVERFLOW[inverse_dtype],
     }
-    step_alone = not (flags["UPDATE"] or flags["INVERT"] or flags["TARGETS"])
-    if config.step_registers and step_alone and backend == "cuda":
-        options["maxnreg"] = config.step_registers
     return register_pass, constants, options
 
 
-def apply_launch(block_size: int, flags: dict[str, bool], warp_size: int) -> Launch:
+def apply_launch(block_size: int, flags: dict[str, bool], target: GPUTarget) -> Launch:
     """The same for the second launch of a step with target norms."""
-    lanes = config_for(block_size).lanes
+    config = config_for(block_size)
     constants = {
         "D": block_size,
         "WIDTH": triton.next_power_of_2(block_size),
-        "LANES": lanes,
+        "LANES": config.lanes,
         "CONTROLS": flags["CONTROLS"],
         "STRIDED": flags["STRIDED"],
     }
-    return apply_directions, constants, {"num_warps": lanes // warp_size, "num_stages": 1}
+    return apply_directions, constants, _options(config, "apply", target)
 
 
 def damping_launch() -> Launch:
@@ -82,11 +81,11 @@ def damping_launch() -> Launch:
     return damping_of_tensors, {"LEAST": LEAST_RELATIVE_DAMPING}, options
 
 
-def dense_launch(block_size: int, warp_size: int) -> Launch:
+def dense_launch(block_size: int, target: GPUTarget) -> Launch:
     """The kernel that serves matrices of a size, its constants and its launch options."""
     config = config_for(block_size)
     constants: dict[str, Any] = {"D": block_size, "LANES": config.lanes}
-    options = {"num_warps": config.lanes // warp_size, "num_stages": 1}
+    options = _options(config, "dense", target)
     if config.panels:
         panels = triton.cdiv(block_size, 4)
         return dense_panels, constants | {"PANELS": panels, "ROWS": panel_rows(panels)}, options
@@ -95,3 +94,20 @@ def dense_launch(block_size: int, warp_size: int) -> Launch:
         "UNROLL": min(config.unroll_alone, block_size),
     }
     return dense_registers, constants, options
+
+
+def _kind(flags: dict[str, bool]) -> str:
+    """What a pass is called in ``configs.json``."""
+    if flags["INVERT"]:
+        return "fused" if flags["STEP"] else "invert"
+    names = [name for name in ("UPDATE", "STEP", "TARGETS", "STRIDED") if flags[name]]
+    return ", ".join(names).lower()
+
+
+def _options(config: Config, kind: str, target: GPUTarget) -> dict[str, Any]:
+    options: dict[str, Any] = {"num_warps": config.lanes // target.warp_size, "num_stages": 1}
+    if target.backend == "cuda":
+        registers = config.registers_of(kind, target.arch)
+        if registers is not None:
+            options["maxnreg"] = registers
+    return options

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 # The largest block kept in registers. Beyond it the inverse takes longer to compile than anybody
-# wants to wait for it: 11 s at 9 for a pass that does everything, growing with the sixth power.
+# wants to wait for it: 12 to 15 s at 9 for a pass that does everything, and growing fast.
 MAX_IN_REGISTERS = 9
 
 
@@ -24,7 +24,11 @@ class Config:
     unroll: int  # pivots at a time in an inversion within a larger pass
     unroll_alone: int  # and in one by itself, where compiling more of them is still quick
     panels: bool  # blocks in scratch memory instead of registers
-    step_registers: int | None  # at most, in a step alone; None leaves it to the compiler
+    registers: dict[str, int]  # of a thread, at most; see ``registers_of``
+
+    def registers_of(self, kind: str, arch: int | str) -> int | None:
+        """For one kind of launch on NVIDIA's ``arch``; None leaves it to the compiler."""
+        return self.registers.get(f"{kind}, sm_{arch}", self.registers.get(kind))
 
 
 @cache

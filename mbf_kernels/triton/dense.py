@@ -31,7 +31,7 @@ def spd_inverse(matrices: Tensor, damping: float) -> tuple[Tensor, Tensor]:
     info = torch.empty(matrices.shape[:-2], dtype=torch.int32, device=device)
     if count == 0:
         return result, info
-    kernel, constants, options = dense_launch(d, target(device)[1])
+    kernel, constants, options = dense_launch(d, target(device))
     programs = triton.cdiv(count, constants["LANES"])
     scratch: tuple[Tensor, ...] = ()
     if kernel is dense_panels:

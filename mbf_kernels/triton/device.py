@@ -7,20 +7,20 @@ from typing import Any
 
 import torch
 import triton
+from triton.backends.compiler import GPUTarget
 
 
-def target(device: torch.device) -> tuple[str, int]:
-    """The backend of the compiler that serves tensors on a device, and its warp size."""
+def target(device: torch.device) -> GPUTarget:
+    """What the compiler that serves tensors on a device compiles for."""
     if os.environ.get("TRITON_INTERPRET") == "1":
-        return "interpreter", 32
+        return GPUTarget("interpreter", 0, 32)
     driver = triton.runtime.driver.active
     if driver.get_active_torch_device().type != device.type:
         raise RuntimeError(
             f"backend 'triton' was asked for, but the tensors are on {device} and it compiles for "
             f"{driver.get_active_torch_device()}"
         )
-    found = driver.get_current_target()
-    return found.backend, found.warp_size
+    return driver.get_current_target()
 
 
 def on(device: torch.device) -> Any:

@@ -76,13 +76,13 @@ def inverse(a, limit, D: tl.constexpr, UNROLL: tl.constexpr):
 
 
 @triton.jit
-def symmetric_product(p, m, D: tl.constexpr):
-    """``P m``, every number of ``P`` used where it stands and where it is mirrored.
+def add_rows(u, p, m, FIRST: tl.constexpr, LAST: tl.constexpr):
+    """What rows ``FIRST`` to ``LAST - 1`` of ``P`` add to ``P m``; all rows together make it.
 
-    In the order of storage: few numbers of a ``P`` that comes from memory are then held at a time.
+    Every number of ``P`` is used where it stands and where it is mirrored. In the order of storage:
+    few numbers of a ``P`` that comes from memory are then held at a time.
     """
-    u = ()
-    for i in tl.static_range(D):
+    for i in tl.static_range(FIRST, LAST):
         total = p[i * (i + 3) // 2] * m[i]
         earlier = ()
         for j in tl.static_range(i):

@@ -151,6 +151,7 @@ class _Pass:
         param = next((t.dtype for t in params if t is not None), torch.float32)
         grad, momentum = group or (torch.float32, torch.float32)
         self.types = [TYPES[SHORT[dtype]] for dtype in (param, grad, momentum)]
+        self.short = any(dtype != torch.float32 for dtype in (param, grad, momentum))
         nothing = self.tables.nothing
         # Apart for calls with and without parameters: each finds its own addresses unchanged.
         key = (group, any(t is not None for t in params))
@@ -195,8 +196,9 @@ class _Pass:
             "STRIDED": self.strided,
         }
         kernel, constants, launch_options = pass_launch(
-            state.layout.block_size, SHORT[state.inverse.dtype], flags, *target(state.stats.device)
-        )
+            state.layout.block_size, SHORT[state.inverse.dtype], self.short, flags,
+            target(state.stats.device),
+        )  # fmt: skip
         programs = last - first
         bounds: tuple[int, ...] = (first,)
         extra: tuple[Tensor, ...] = ()
@@ -228,9 +230,7 @@ class _Pass:
         if not work.tiles:
             return
         flags = {"CONTROLS": controls is not None, "STRIDED": self.strided}
-        kernel, constants, launch_options = apply_launch(
-            d, flags, target(self.state.stats.device)[1]
-        )
+        kernel, constants, launch_options = apply_launch(d, flags, target(self.state.stats.device))
         with on(self.state.stats.device):
             kernel[(len(work.tiles),)](
                 work.items, self.pointers, self.views,

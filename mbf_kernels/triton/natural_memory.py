@@ -62,9 +62,10 @@ def block_offsets(
 
 
 @triton.jit
-def load_columns(pointer, offsets, stride, mask, D: tl.constexpr):
+def load_columns(pointer, offsets, stride, mask, FIRST: tl.constexpr, LAST: tl.constexpr):
+    """Numbers ``FIRST`` to ``LAST - 1`` of each block."""
     result = ()
-    for e in tl.static_range(D):
+    for e in tl.static_range(FIRST, LAST):
         number = tl.load(pointer + (offsets + e * stride), mask=mask, other=0.0)
         result = result + (number.to(tl.float32),)
     return result

@@ -27,6 +27,22 @@ def plain(pointer):
 
 
 @triton.jit
+def natural_numbers(chunk, count, D: tl.constexpr, LANES: tl.constexpr, STRIDED: tl.constexpr):
+    """Lane and place in its block of numbers of a tensor, 16 LANES of them, and which there are.
+
+    In the order in which they lie in memory: block after block, or, in tensors with other strides,
+    the same number of all blocks.
+    """
+    if STRIDED:
+        lane = tl.arange(0, LANES)[None, :]
+        e = chunk * 16 + tl.arange(0, 16)[:, None]
+        return lane, e, (lane < count) & (e < D)
+    else:
+        number = chunk * (16 * LANES) + tl.arange(0, 16 * LANES)
+        return number // D, number % D, number < count * D
+
+
+@triton.jit
 def natural_places(
     views,
     tensors,
@@ -38,7 +54,7 @@ def natural_places(
     D: tl.constexpr,
     STRIDED: tl.constexpr,
 ):
-    """Of numbers ``e`` of the blocks of these lanes, both of any shape that goes together."""
+    """Of numbers ``e`` of the blocks of these lanes."""
     if STRIDED:
         offsets, stride = strided_offsets(views, tensors, KIND, tensor, block + lane)
         return offsets + e * stride
@@ -225,6 +241,7 @@ def panel_pass(
     """The pass of ``register_pass``, with the same arguments and results."""
     T: tl.constexpr = D * (D + 1) // 2
     TILES: tl.constexpr = LANES // 16
+    CHUNKS: tl.constexpr = (D + 15) // 16
     lane = tl.arange(0, LANES)
     # A vector of all blocks (D D^T's, then P M), the momenta, and the working triangle.
     u_at = plain(scratch + tl.program_id(0).to(tl.int64) * (ROWS * LANES)) + lane[:, None]
@@ -239,15 +256,10 @@ def panel_pass(
         update_last = tl.where(tl.load(controls + 2) != 0.0, update_last, update_first)
         invert_last = tl.where(tl.load(controls + 3) != 0.0, invert_last, invert_first)
 
-    # Numbers of natural tensors, 16 of each block at a time, the fastest dimension last.
-    if STRIDED:
-        n_lane = tl.arange(0, LANES)[None, :]
-        n_e = tl.arange(0, 16)[:, None]
-    else:
-        n_lane = tl.arange(0, LANES)[:, None]
-        n_e = tl.arange(0, 16)[None, :]
-    n_u_at = plain(scratch + tl.program_id(0).to(tl.int64) * (ROWS * LANES)) + n_lane
-    n_m_at = n_u_at + 4 * PANELS * LANES
+    # Rows beyond D stay zero in the momenta. Lanes without a block may hold anything.
+    for row in tl.static_range(D, 4 * PANELS):
+        tl.store(m_at + row * LANES, tl.zeros((LANES, 1), tl.float32))
+    vectors = plain(scratch + tl.program_id(0).to(tl.int64) * (ROWS * LANES))
 
     for item_index in range(first_item + tl.program_id(0), last_item, tl.num_programs(0)):
         item = work + item_index * 4
@@ -270,13 +282,13 @@ def panel_pass(
                 if STEP:
                     moments = tl.load(pointers + MOMENTA * tensors + tensor)
                     moments = moments.to(tl.pointer_type(MOMENTUM))
-                for start in range(0, 4 * PANELS, 16):
-                    e = start + n_e
-                    mask = (n_lane < count) & (e < D)
+                for chunk in range(CHUNKS):
+                    n_lane, e, mask = natural_numbers(chunk, count, D, LANES, STRIDED)
+                    kept_at = vectors + (e * LANES + n_lane)
                     at = natural_places(views, tensors, GRADS, tensor, block, n_lane, e, D, STRIDED)
                     d = tl.load(grads + at, mask=mask, other=0.0).to(tl.float32)
                     if UPDATE:
-                        tl.store(n_u_at + e * LANES, d, mask=e < 4 * PANELS)
+                        tl.store(kept_at, d, mask=mask)
                     if STEP:
                         at = natural_places(
                             views, tensors, MOMENTA, tensor, block, n_lane, e, D, STRIDED
@@ -284,7 +296,7 @@ def panel_pass(
                         m = tl.load(moments + at, mask=mask, other=0.0).to(tl.float32)
                         m = momentum * m + d
                         tl.store(moments + at, m.to(MOMENTUM), mask=mask)
-                        tl.store(n_m_at + e * LANES, m, mask=e < 4 * PANELS)
+                        tl.store(kept_at + 4 * PANELS * LANES, m, mask=mask)
             if UPDATE or DEBIAS or REFRESH:
                 weight = tl.load(tallies + 2 * lane_tile, mask=valid, other=0.0)
             tl.debug_barrier()
@@ -334,10 +346,9 @@ def panel_pass(
                     params = tl.load(pointers + PARAMS * tensors + tensor)
                     params = params.to(tl.pointer_type(PARAM))
                     decay = 1.0 - lr * weight_decay
-                for start in range(0, D, 16):
-                    e = start + n_e
-                    mask = (n_lane < count) & (e < D)
-                    u = tl.load(n_u_at + e * LANES, mask=mask, other=0.0)
+                for chunk in range(CHUNKS):
+                    n_lane, e, mask = natural_numbers(chunk, count, D, LANES, STRIDED)
+                    u = tl.load(vectors + (e * LANES + n_lane), mask=mask, other=0.0)
                     if TARGETS:
                         at = tile.to(tl.int64) * (16 * D) + (n_lane * D + e)
                         tl.store(directions + at, u, mask=mask)

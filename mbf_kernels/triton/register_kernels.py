@@ -11,11 +11,11 @@ import triton.language as tl
 
 from .lane_math import (
     adam_square,
+    add_rows,
     combined,
     inverse,
     is_finite,
     squared_norm,
-    symmetric_product,
 )
 from .natural_memory import block_offsets, load_columns, store_columns, store_rows
 from .tensor_sums import finish_norms
@@ -42,6 +42,15 @@ def load_diagonal(at, mask, D: tl.constexpr):
 
 
 @triton.jit
+def sum_backwards(numbers, D: tl.constexpr):
+    """In the order in which ``update_triangle`` adds up a trace."""
+    total = tl.zeros_like(numbers[0])
+    for i in tl.static_range(D - 1, -1, -1):
+        total += numbers[i]
+    return total
+
+
+@triton.jit
 def update_triangle(at, d, updated, wanted, beta, D: tl.constexpr):
     """``beta G + (1 - beta) d d^T`` and its trace; G itself in lanes that are only wanted."""
     keep = tl.where(updated, tl.cast(beta, tl.float32), 1.0)
@@ -52,14 +61,17 @@ def update_triangle(at, d, updated, wanted, beta, D: tl.constexpr):
         v = v + (tl.where(updated, d[i], 0.0),)
     result = ()
     trace = tl.zeros_like(keep)
-    for i in tl.static_range(D):
+    # The last row first: v needs a register less with every row that takes some.
+    for i in tl.static_range(D - 1, -1, -1):
         scaled = add * v[i]
+        row = ()
         for j in tl.static_range(i + 1):
             number = tl.load(at + (i * (i + 1) // 2 + j) * 16, mask=wanted, other=0.0)
             number = keep * number + scaled * v[j]
             tl.store(at + (i * (i + 1) // 2 + j) * 16, number, mask=updated)
-            result = result + (number,)
-        trace += result[i * (i + 3) // 2]
+            row = row + (number,)
+        trace += row[i]
+        result = row + result
     return result, trace
 
 
@@ -102,11 +114,33 @@ def keep_good(at, fresh, good, valid, T: tl.constexpr, WANTED: tl.constexpr):
     result = ()
     for i in tl.static_range(T):
         stored = fresh[i].to(at.dtype.element_ty)
-        if WANTED:
-            last = tl.load(at + i * 16, mask=valid & ~good, other=stored)
-            result = result + (last.to(tl.float32),)
         tl.store(at + i * 16, stored, mask=good)
+        result = result + (stored.to(tl.float32),)
+    if WANTED:
+        # Rarely, and apart: every number would have two registers.
+        others = valid & ~good
+        if tl.max(others.to(tl.int32), axis=0) > 0:
+            result = replaced(at, result, others, T)
     return result
+
+
+@triton.jit
+def replaced(at, numbers, mask, T: tl.constexpr):
+    """What is stored there where the mask is set, the numbers elsewhere."""
+    result = ()
+    for i in tl.static_range(T):
+        last = tl.load(at + i * 16, mask=mask, other=0.0).to(tl.float32)
+        result = result + (tl.where(mask, last, numbers[i]),)
+    return result
+
+
+@triton.jit
+def weight_after(tallies, lane_tile, valid, updated, beta, UPDATE: tl.constexpr):
+    """What each lane's tile will weigh; its tally must not be written yet."""
+    weight = tl.load(tallies + 2 * lane_tile, mask=valid, other=0.0)
+    if UPDATE:
+        weight = tl.where(updated, beta * weight + (1.0 - beta), weight)
+    return weight
 
 
 @triton.jit(
@@ -203,32 +237,14 @@ def register_pass(
         present = grad_address != 0
         grads = grad_address.to(tl.pointer_type(GRAD))
     if present:
-        if UPDATE or STEP:
+        if UPDATE:
             offsets, stride = block_offsets(views, tensors, GRADS, tensor, block, lane, D, STRIDED)
-            d = load_columns(grads, offsets, stride, valid, D)
-        if STEP:
-            moments = tl.load(pointers + MOMENTA * tensors + tensor).to(tl.pointer_type(MOMENTUM))
-            offsets, stride = block_offsets(
-                views, tensors, MOMENTA, tensor, block, lane, D, STRIDED
-            )
-            m = combined(momentum, load_columns(moments, offsets, stride, valid, D), 1.0, d, D)
-            if STRIDED:
-                store_columns(moments, offsets, stride, m, valid, D)
-            else:
-                store_rows(moments + block.to(tl.int64) * D, m, count, D, LANES, WIDTH)
-
+            d = load_columns(grads, offsets, stride, valid, 0, D)
         updated = valid & (lane_tile >= update_first) & (lane_tile < update_last)
         inverted = valid & (lane_tile >= invert_first) & (lane_tile < invert_last)
-        if UPDATE or DEBIAS or REFRESH:
-            weight = tl.load(tallies + 2 * lane_tile, mask=valid, other=0.0)
-
         if UPDATE:
             wanted = updated | (inverted if INVERT else updated)
             a, trace = update_triangle(stats + place, d, updated, wanted, beta, D)
-            # One weight per tile: read by all of its lanes before the first of them writes.
-            tl.debug_barrier()
-            weight = tl.where(updated, beta * weight + (1.0 - beta), weight)
-            write_tallies(tallies + 2 * tile, weight, trace, updated, TILES)
 
         if INVERT:
             if not UPDATE:
@@ -236,15 +252,57 @@ def register_pass(
             failed = tl.full((LANES,), 1, tl.int32)
             if (tile < invert_last) & (tile + TILES > invert_first):
                 if DEBIAS:
+                    weight = weight_after(tallies, lane_tile, valid, updated, beta, UPDATE)
                     a = debiased(a, weight, T)
                 lift = tl.load(damping + tensor * damping_stride).to(tl.float32)
                 a, failed = inverse(lifted(a, lift, D), LIMIT, D, UNROLL)
-                tl.store(info + tile.to(tl.int64) * 16 + lane, failed, mask=inverted)
+            # Read again, as D below: it would all have taken registers from the triangle.
+            tensor = tl.load(item)
+            tile = tl.load(item + 1)
+            block = tl.load(item + 2)
+            count = tl.load(item + 3)
+            valid = lane < count
+            lane_tile = tile + lane // 16
+            place = tile.to(tl.int64) * (T * 16) + ((lane // 16) * (T * 16) + lane % 16)
+            updated = valid & (lane_tile >= update_first) & (lane_tile < update_last)
+            inverted = valid & (lane_tile >= invert_first) & (lane_tile < invert_last)
+            tl.store(info + tile.to(tl.int64) * 16 + lane, failed, mask=inverted)
             p = keep_good(inverses + place, a, inverted & (failed == 0), valid, T, STEP)
-        elif STEP:
-            p = load_triangle(inverses + place, valid, T)
         if STEP:
-            u = symmetric_product(p, m, D)
+            if INVERT:
+                grads = tl.load(pointers + GRADS * tensors + tensor).to(tl.pointer_type(GRAD))
+            moments = tl.load(pointers + MOMENTA * tensors + tensor).to(tl.pointer_type(MOMENTUM))
+            d_at, d_stride = block_offsets(views, tensors, GRADS, tensor, block, lane, D, STRIDED)
+            m_at, m_stride = block_offsets(views, tensors, MOMENTA, tensor, block, lane, D, STRIDED)
+            if INVERT:
+                m = ()
+                u = ()
+                for k in tl.static_range(0, D, 5):
+                    # Not read before there is room for it.
+                    tl.debug_barrier()
+                    d = load_columns(grads, d_at, d_stride, valid, k, min(k + 5, D))
+                    n = load_columns(moments, m_at, m_stride, valid, k, min(k + 5, D))
+                    m = m + combined(momentum, n, 1.0, d, min(k + 5, D) - k)
+                    u = add_rows(u, p, m, k, min(k + 5, D))
+                tl.debug_barrier()
+                # As above.
+                tensor = tl.load(item)
+                block = tl.load(item + 2)
+                count = tl.load(item + 3)
+                moments = tl.load(pointers + MOMENTA * tensors + tensor)
+                moments = moments.to(tl.pointer_type(MOMENTUM))
+            else:
+                if not UPDATE:
+                    d = load_columns(grads, d_at, d_stride, valid, 0, D)
+                m = load_columns(moments, m_at, m_stride, valid, 0, D)
+                m = combined(momentum, m, 1.0, d, D)
+            if STRIDED:
+                store_columns(moments, m_at, m_stride, m, valid, D)
+            else:
+                store_rows(moments + block.to(tl.int64) * D, m, count, D, LANES, WIDTH)
+            if not INVERT:
+                p = load_triangle(inverses + place, valid, T)
+                u = add_rows((), p, m, 0, D)
 
         if STEP and not TARGETS:
             # Read again: the masks of all rows would otherwise be kept in registers since M.
@@ -253,7 +311,7 @@ def register_pass(
             count = tl.load(item + 3)
             params = tl.load(pointers + PARAMS * tensors + tensor).to(tl.pointer_type(PARAM))
             offsets, stride = block_offsets(views, tensors, PARAMS, tensor, block, lane, D, STRIDED)
-            w = load_columns(params, offsets, stride, valid, D)
+            w = load_columns(params, offsets, stride, valid, 0, D)
             w = combined(1.0 - lr * weight_decay, w, -lr, u, D)
             if STRIDED:
                 store_columns(params, offsets, stride, w, valid, D)
@@ -266,9 +324,24 @@ def register_pass(
             tl.store(norms + 2 * tile, square)
             if REFRESH:
                 v = load_diagonal(stats + place, valid, D)
+                weight = weight_after(tallies, lane_tile, valid, updated, beta, UPDATE)
                 adam = adam_square(m, v, weight.to(tl.float32), momentum_correction, D)
                 adam = tl.where(valid, adam, 0.0).to(tl.float64)
                 tl.store(norms + 2 * tile + 1, tl.sum(adam, axis=0))
             finish_norms(
                 spans, norms, targets, scales, tickets, tensor, target_stride, TILES, REFRESH
             )
+
+        if UPDATE:
+            # Last: the sums over lanes need registers that a triangle would have to give up.
+            if INVERT:
+                tile = tl.load(item + 1)
+                valid = lane < tl.load(item + 3)
+                lane_tile = tile + lane // 16
+                updated = valid & (lane_tile >= update_first) & (lane_tile < update_last)
+                place = tile.to(tl.int64) * (T * 16) + ((lane // 16) * (T * 16) + lane % 16)
+                trace = sum_backwards(load_diagonal(stats + place, updated, D), D)
+            weight = weight_after(tallies, lane_tile, valid, updated, beta, UPDATE)
+            # One weight per tile: read by all of its lanes before the first of them writes.
+            tl.debug_barrier()
+            write_tallies(tallies + 2 * tile, weight, trace, updated, TILES)
