@@ -13,6 +13,7 @@ import pytest
 import triton_child
 
 SUITE = "triton_ptx_suite.py"
+TRAFFIC = "triton_traffic_suite.py"
 
 
 def _missing():
@@ -42,4 +43,16 @@ def test_compiled(name, child):
     assert name in outcomes, f"it did not run:\n{output[-4000:]}"
     if "once is enough" in outcomes[name]:
         pytest.skip("on sm_80 only")
+    assert outcomes[name] == ""
+
+
+@pytest.fixture(scope="module")
+def traffic(tmp_path_factory):
+    return triton_child.run(TRAFFIC, tmp_path_factory.mktemp("traffic"), TRITON_INTERPRET="0")
+
+
+@pytest.mark.parametrize("name", triton_child.names_in(TRAFFIC))
+def test_traffic(name, traffic):
+    outcomes, output = traffic
+    assert name in outcomes, f"it did not run:\n{output[-4000:]}"
     assert outcomes[name] == ""
