@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-import triton_child
+import child_process
 
 SUITE = "triton_interpreter_suite.py"
 
@@ -18,10 +18,10 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def child(tmp_path_factory):
-    return triton_child.run(SUITE, tmp_path_factory.mktemp("triton"), TRITON_INTERPRET="1")
+    return child_process.run(SUITE, tmp_path_factory.mktemp("triton"), TRITON_INTERPRET="1")
 
 
-@pytest.mark.parametrize("name", triton_child.names_in(SUITE))
+@pytest.mark.parametrize("name", child_process.names_in(SUITE))
 def test_in_the_interpreter(name, child):
     outcomes, output = child
     assert name in outcomes, f"it did not run:\n{output[-4000:]}"

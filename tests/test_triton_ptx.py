@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import triton_child
+import child_process
 
 SUITE = "triton_ptx_suite.py"
 TRAFFIC = "triton_traffic_suite.py"
@@ -34,10 +34,10 @@ pytestmark = [
 @pytest.fixture(scope="module", params=[80, 75, 90], ids="sm_{}".format)
 def child(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(f"sm_{request.param}")
-    return triton_child.run(SUITE, folder, MBF_PTX_ARCH=str(request.param), TRITON_INTERPRET="0")
+    return child_process.run(SUITE, folder, MBF_PTX_ARCH=str(request.param), TRITON_INTERPRET="0")
 
 
-@pytest.mark.parametrize("name", triton_child.names_in(SUITE))
+@pytest.mark.parametrize("name", child_process.names_in(SUITE))
 def test_compiled(name, child):
     outcomes, output = child
     assert name in outcomes, f"it did not run:\n{output[-4000:]}"
@@ -48,10 +48,10 @@ def test_compiled(name, child):
 
 @pytest.fixture(scope="module")
 def traffic(tmp_path_factory):
-    return triton_child.run(TRAFFIC, tmp_path_factory.mktemp("traffic"), TRITON_INTERPRET="0")
+    return child_process.run(TRAFFIC, tmp_path_factory.mktemp("traffic"), TRITON_INTERPRET="0")
 
 
-@pytest.mark.parametrize("name", triton_child.names_in(TRAFFIC))
+@pytest.mark.parametrize("name", child_process.names_in(TRAFFIC))
 def test_traffic(name, traffic):
     outcomes, output = traffic
     assert name in outcomes, f"it did not run:\n{output[-4000:]}"

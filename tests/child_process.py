@@ -1,7 +1,7 @@
-"""Runs a suite of Triton tests in a process of its own and tells how each of its tests went.
+"""Runs a suite of tests in a process of its own and tells how each of its tests went.
 
-Whether Triton interprets or compiles, and for what, is settled when it is imported: the process
-that runs the other tests keeps its own Triton untouched.
+Whether Triton interprets or compiles, and for what, is settled when it is imported, and whether
+ptxcpu records traffic when it translates: the process that runs the other tests stays as it is.
 """
 
 import ast
