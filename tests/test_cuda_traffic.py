@@ -2,8 +2,8 @@
 
 import pytest
 
-import cuda_build
 import child_process
+import cuda_build
 from mbf_kernels._extension import EXTENSION
 
 SUITE = "cuda_traffic_suite.py"
