@@ -32,8 +32,8 @@ from .targets import targets
 
 PLANS = {
     "quick": Plan(seconds=1.5, patience=6.0, cycles=2, steps=60, rounds=5),
-    "default": Plan(seconds=8.0, patience=30.0, cycles=20, steps=300),
-    "full": Plan(seconds=40.0, patience=900.0, cycles=20, steps=500),
+    "default": Plan(seconds=8.0, patience=30.0, cycles=20, steps=2000, rounds=40),
+    "full": Plan(seconds=40.0, patience=900.0, cycles=20, steps=2000, rounds=40),
 }
 PRESETS = {
     "quick": ("resnet32", "autoencoder-curves"),
