@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ..progress import progress_bar
 from . import report
 from .cards import AMD_ARCHITECTURES, ARCHITECTURES
 from .rows import AmdRow, Row, amd_rows, cuda_rows, triton_rows
@@ -83,16 +83,7 @@ def main(architectures: tuple[str, ...], sizes: tuple[int, ...], page: Path) -> 
     console = Console()
     rows: list[Row] = []
     amd: list[AmdRow] = []
-    progress = Progress(
-        BarColumn(20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    with progress:
+    with progress_bar(console) as progress:
         task = progress.add_task("", total=None)
 
         def announce(text: str, done: int = 0, total: int | None = None) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from mbf_kernels._extension import EXTENSION, WHY_MISSING
 
+from ..progress import progress_bar
 from . import cases, machine, plots, report
 from .device_option import device_option
 from .fma_peak import fma_peak
@@ -178,16 +178,7 @@ def _run(
 ) -> bool:
     """Fills ``results``; True if Ctrl-C ended it early."""
     chosen = PRESETS[preset]()
-    progress = Progress(
-        BarColumn(20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    with progress:
+    with progress_bar(console) as progress:
         total = len(chosen) * len(threads) * len(isas)
         task = progress.add_task("", total=total)
 

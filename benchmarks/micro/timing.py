@@ -29,6 +29,10 @@ class CpuTimer:
         return (time.perf_counter() - start) / number
 
 
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's
+
+
 class CudaTimer:
     """CUDA events around every call: calls return before their work is done.
 
@@ -45,9 +49,8 @@ class CudaTimer:
         events = []
         torch.cuda.synchronize(self.device)
         for _ in range(number):
-            # torch gives its events no types.
-            begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            begin = _event()
+            end = _event()
             self._elsewhere.zero_()
             begin.record()
             run()

@@ -13,7 +13,6 @@ from pathlib import Path
 import click
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from mbf_kernels._extension import EXTENSION, WHY_MISSING
 
@@ -21,6 +20,7 @@ from ..micro import machine
 from ..micro.device_option import device_option
 from ..micro.report import print_targets
 from ..micro.targets import Target
+from ..progress import progress_bar
 from . import plots, report
 from .contenders import MBF_BARE, Contender, everyone
 from .networks import NETWORKS
@@ -155,16 +155,7 @@ def _run(
     device: torch.device,
 ) -> bool:
     """Fills ``results``; True if Ctrl-C ended it early."""
-    progress = Progress(
-        BarColumn(20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    with progress:
+    with progress_bar(console) as progress:
         task = progress.add_task("", total=len(chosen) + (preset != "quick"))
 
         def announce(text: str) -> None:

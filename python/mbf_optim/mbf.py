@@ -10,12 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mbf_kernels.layout import MAX_SMALL_BLOCK
-
-from .block_engine import BlockEngine
 from .dense_engine import DenseEngine
-from .dense_form import Form
-from .elementwise_engine import ElementwiseEngine
 from .engine import Curvature, Engine, Options
 from .layers import (
     Layer,
@@ -23,6 +18,7 @@ from .layers import (
     layers_of_names,
     layers_of_tensors,
 )
+from .make_engines import make_engines
 from .options import check_options
 from .per_sample import per_sample_gradients
 from .warm_start import average_gradients
@@ -173,7 +169,7 @@ class MBF(torch.optim.Optimizer):
         """These, and fresh ones for the groups after them."""
         all_engines = list(engines)
         for i in range(len(engines), len(self._layers)):
-            all_engines.append(_make_engines(self._layers[i], self.param_groups[i]))
+            all_engines.append(make_engines(self._layers[i], self.param_groups[i]))
         dense = [e for group in all_engines for e in group if isinstance(e, DenseEngine)]
         turns = sum(len(engine.layers) for engine in dense)
         first = 0
@@ -535,43 +531,3 @@ def _check_parameter(name: str, param: Tensor) -> None:
         raise TypeError(f"{name}: expected one of {names}, got {param.dtype}")
     if param.layout != torch.strided:
         raise TypeError(f"{name}: expected a dense parameter, got layout {param.layout}")
-
-
-def _make_engines(layers: Iterable[Layer], group: dict[str, Any]) -> list[Engine]:
-    """Layers that can step together share an engine."""
-    graft = group["graft"] is not None
-    # Keyed by kind, block size or form (None: number by number), dtype and device.
-    together: dict[tuple[str, int | Form | None, torch.dtype, torch.device], list[Layer]] = {}
-    for layer in layers:
-        if all(p.numel() == 0 for p in layer.parameters):
-            continue
-        kind = layer.kind(group["conv"], group["fc"])
-        shape = _block_shape(layer, kind, group["max_block"], graft)
-        key = (kind, shape, layer.weight.dtype, layer.weight.device)
-        together.setdefault(key, []).append(layer)
-    engines: list[Engine] = []
-    for (kind, shape, _, _), members in together.items():
-        if shape is None:
-            engines.append(ElementwiseEngine(members, kind))
-        elif isinstance(shape, int):
-            engines.append(BlockEngine(members, kind, shape, group["inverse_dtype"], graft))
-        else:
-            engines.append(DenseEngine(members, kind, shape, graft))
-    return engines
-
-
-def _block_shape(layer: Layer, kind: str, max_block: int | None, graft: bool) -> int | Form | None:
-    """The size of a layer's small blocks, or its form as rows; None if it has no blocks."""
-    if kind == "adam" or (kind == "diagonal" and graft):
-        return None
-    if kind == "diagonal":
-        return 1
-    if kind == "kernel":
-        volume = layer.kernel_volume
-        if volume <= MAX_SMALL_BLOCK:
-            return volume
-        kernels = layer.weight.numel() // volume  # beyond the small-block kernels
-        return Form(kernels, 1, volume, 1, volume, False)
-    form = Form.of(layer, kind, max_block)
-    contiguous_rows = kind == "row" and not form.bias and form.pieces == 1
-    return form.width if contiguous_rows and form.width <= MAX_SMALL_BLOCK else form

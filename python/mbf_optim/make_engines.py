@@ -1,0 +1,57 @@
+"""Which layers step together, and in which way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from mbf_kernels.layout import MAX_SMALL_BLOCK
+
+from .block_engine import BlockEngine
+from .dense_engine import DenseEngine
+from .dense_form import Form
+from .elementwise_engine import ElementwiseEngine
+from .engine import Engine
+from .layers import Layer
+
+
+def make_engines(layers: Iterable[Layer], group: dict[str, Any]) -> list[Engine]:
+    """Layers that can step together share an engine."""
+    graft = group["graft"] is not None
+    # Keyed by kind, block size or form (None: number by number), dtype and device.
+    together: dict[tuple[str, int | Form | None, torch.dtype, torch.device], list[Layer]] = {}
+    for layer in layers:
+        if all(p.numel() == 0 for p in layer.parameters):
+            continue
+        kind = layer.kind(group["conv"], group["fc"])
+        shape = _block_shape(layer, kind, group["max_block"], graft)
+        key = (kind, shape, layer.weight.dtype, layer.weight.device)
+        together.setdefault(key, []).append(layer)
+    engines: list[Engine] = []
+    for (kind, shape, _, _), members in together.items():
+        if shape is None:
+            engines.append(ElementwiseEngine(members, kind))
+        elif isinstance(shape, int):
+            engines.append(BlockEngine(members, kind, shape, group["inverse_dtype"], graft))
+        else:
+            engines.append(DenseEngine(members, kind, shape, graft))
+    return engines
+
+
+def _block_shape(layer: Layer, kind: str, max_block: int | None, graft: bool) -> int | Form | None:
+    """The size of a layer's small blocks, or its form as rows; None if it has no blocks."""
+    if kind == "adam" or (kind == "diagonal" and graft):
+        return None
+    if kind == "diagonal":
+        return 1
+    if kind == "kernel":
+        volume = layer.kernel_volume
+        if volume <= MAX_SMALL_BLOCK:
+            return volume
+        kernels = layer.weight.numel() // volume  # beyond the small-block kernels
+        return Form(kernels, 1, volume, 1, volume, False)
+    form = Form.of(layer, kind, max_block)
+    contiguous_rows = kind == "row" and not form.bias and form.pieces == 1
+    return form.width if contiguous_rows and form.width <= MAX_SMALL_BLOCK else form
