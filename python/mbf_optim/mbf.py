@@ -12,14 +12,10 @@ from torch import Tensor, nn
 
 from .dense_engine import DenseEngine
 from .engine import Curvature, Engine, Options
-from .layers import (
-    Layer,
-    layers_of_module,
-    layers_of_names,
-    layers_of_tensors,
-)
+from .layers import Layer
 from .make_engines import make_engines
 from .options import check_options
+from .params import as_groups, check_parameter, read_params
 from .per_sample import per_sample_gradients
 from .warm_start import average_gradients
 
@@ -136,7 +132,7 @@ class MBF(torch.optim.Optimizer):
         self._engines: list[list[Engine]] = []  # the same, once made
         self._curvature: Curvature | None = None
         self._warned = False
-        super().__init__(_as_groups(params), defaults)
+        super().__init__(as_groups(params), defaults)
 
     # --- parameters and their layers ----------------------------------------------------------
 
@@ -145,7 +141,7 @@ class MBF(torch.optim.Optimizer):
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group: expected a dict, got {type(param_group).__name__}")
         count = sum(len(group["params"]) for group in self.param_groups)
-        layers, params = _read_params(param_group, count)
+        layers, params = read_params(param_group, count)
         # torch wants names for all groups or for none.
         named = self.param_groups and "param_names" in self.param_groups[0]
         if self.param_groups:
@@ -156,7 +152,7 @@ class MBF(torch.optim.Optimizer):
         check_options({**self.defaults, **group})
         for layer in layers:
             for param in layer.parameters:
-                _check_parameter(layer.name, param)
+                check_parameter(layer.name, param)
         super().add_param_group(group)
         self._layers.append(layers)
 
@@ -462,72 +458,6 @@ class MBF(torch.optim.Optimizer):
 # --- constructor forms ------------------------------------------------------------------------
 
 
-def _as_groups(params: Any) -> list[dict[str, Any]]:
-    """Any form the constructor takes, as a list of groups for :func:`_read_params`."""
-    if isinstance(params, Tensor):
-        raise TypeError("params: expected a module or an iterable of parameters, got one tensor")
-    if isinstance(params, nn.Module):
-        return [{"params": params}]
-    _check_ordered(params)
-    entries = list(params)
-    if not entries:
-        raise ValueError("params: got an empty list of parameters")
-    if isinstance(entries[0], dict):
-        return entries
-    return [{"params": entries}]
-
-
-def _read_params(given: dict[str, Any], count: int) -> tuple[list[Layer], list[Any]]:
-    """The layers of a group, and its parameters in the order they came, named if they can be."""
-    if "params" not in given:
-        raise ValueError(f"param_group: expected a key 'params', got {sorted(given)}")
-    params = given["params"]
-    if isinstance(params, nn.Module):
-        named = list(params.named_parameters())
-        if not named:
-            raise ValueError(f"params: got a {type(params).__name__} with no parameters")
-        return layers_of_module(params), named
-    _check_ordered(params)
-    entries: list[Any] = [params] if isinstance(params, Tensor) else list(params)
-    _check_distinct([entry[1] if isinstance(entry, tuple) else entry for entry in entries])
-    if entries and all(isinstance(entry, tuple) for entry in entries):
-        return layers_of_names(entries), entries
-    for entry in entries:
-        if not isinstance(entry, Tensor):
-            raise TypeError(
-                "params: expected tensors, (name, tensor) pairs or a module, got "
-                f"{type(entry).__name__}"
-            )
-    return layers_of_tensors(entries, count), entries
-
-
 def _host_number(lr: float | Tensor) -> float | Tensor:
     on_device = isinstance(lr, Tensor) and lr.device.type != "cpu"
     return lr if on_device else float(lr)
-
-
-def _check_ordered(params: Any) -> None:
-    if isinstance(params, (set, frozenset)):
-        raise TypeError(
-            "params: expected a collection with an order, got a set; checkpoints go by the order"
-        )
-
-
-def _check_distinct(tensors: list[Any]) -> None:
-    first: dict[int, int] = {}
-    for i, tensor in enumerate(tensors):
-        if first.setdefault(id(tensor), i) != i:
-            raise ValueError(f"params: number {i} is number {first[id(tensor)]} again")
-
-
-def _check_parameter(name: str, param: Tensor) -> None:
-    if param.is_complex():
-        raise TypeError(
-            f"{name}: expected a real parameter, got {param.dtype}; MBF has no complex form"
-        )
-    allowed = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-    if param.dtype not in allowed:
-        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
-        raise TypeError(f"{name}: expected one of {names}, got {param.dtype}")
-    if param.layout != torch.strided:
-        raise TypeError(f"{name}: expected a dense parameter, got layout {param.layout}")

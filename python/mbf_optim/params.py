@@ -1,0 +1,76 @@
+"""What may be given as parameters: a module, names, tensors, or groups of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .layers import Layer, layers_of_module, layers_of_names, layers_of_tensors
+
+
+def as_groups(params: Any) -> list[dict[str, Any]]:
+    """Any form the constructor takes, as a list of groups for :func:`read_params`."""
+    if isinstance(params, Tensor):
+        raise TypeError("params: expected a module or an iterable of parameters, got one tensor")
+    if isinstance(params, nn.Module):
+        return [{"params": params}]
+    _check_ordered(params)
+    entries = list(params)
+    if not entries:
+        raise ValueError("params: got an empty list of parameters")
+    if isinstance(entries[0], dict):
+        return entries
+    return [{"params": entries}]
+
+
+def read_params(given: dict[str, Any], count: int) -> tuple[list[Layer], list[Any]]:
+    """The layers of a group, and its parameters in the order they came, named if they can be."""
+    if "params" not in given:
+        raise ValueError(f"param_group: expected a key 'params', got {sorted(given)}")
+    params = given["params"]
+    if isinstance(params, nn.Module):
+        named = list(params.named_parameters())
+        if not named:
+            raise ValueError(f"params: got a {type(params).__name__} with no parameters")
+        return layers_of_module(params), named
+    _check_ordered(params)
+    entries: list[Any] = [params] if isinstance(params, Tensor) else list(params)
+    _check_distinct([entry[1] if isinstance(entry, tuple) else entry for entry in entries])
+    if entries and all(isinstance(entry, tuple) for entry in entries):
+        return layers_of_names(entries), entries
+    for entry in entries:
+        if not isinstance(entry, Tensor):
+            raise TypeError(
+                "params: expected tensors, (name, tensor) pairs or a module, got "
+                f"{type(entry).__name__}"
+            )
+    return layers_of_tensors(entries, count), entries
+
+
+def _check_ordered(params: Any) -> None:
+    if isinstance(params, (set, frozenset)):
+        raise TypeError(
+            "params: expected a collection with an order, got a set; checkpoints go by the order"
+        )
+
+
+def _check_distinct(tensors: list[Any]) -> None:
+    first: dict[int, int] = {}
+    for i, tensor in enumerate(tensors):
+        if first.setdefault(id(tensor), i) != i:
+            raise ValueError(f"params: number {i} is number {first[id(tensor)]} again")
+
+
+def check_parameter(name: str, param: Tensor) -> None:
+    if param.is_complex():
+        raise TypeError(
+            f"{name}: expected a real parameter, got {param.dtype}; MBF has no complex form"
+        )
+    allowed = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+    if param.dtype not in allowed:
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
+        raise TypeError(f"{name}: expected one of {names}, got {param.dtype}")
+    if param.layout != torch.strided:
+        raise TypeError(f"{name}: expected a dense parameter, got layout {param.layout}")
