@@ -108,17 +108,19 @@ def test_step(case):
 
 
 def test_everything(case):
-    """In one pass every byte of the model is moved, and D and the diagonal of G are read twice."""
+    """Every byte of the model in one pass; P is read back, D and the diagonal of G read again."""
     blocks, params, grads, momenta = case
     blocks.fused_step_(params, grads, momenta, lr=0.1, beta=0.5, damping=0.5)
     (traffic,) = launches
     number = inverse_number(blocks)
-    check_total(traffic, byte_model.fused_bytes(D, number) + 4, ITEM + 3 * 8 + 8, tallies=8 + 16)
+    triangle = byte_model.triangle_bytes(D, number)
+    model = byte_model.fused_bytes(D, number) + triangle
+    check_total(traffic, model + 4, ITEM + 3 * 8 + 8, tallies=8 + 16)
     check(traffic, momenta, VECTOR, VECTOR)
     check(traffic, params, VECTOR, VECTOR)
     assert traffic.within(*grads).of(LOAD).bytes == BLOCKS * 2 * VECTOR
     assert traffic.within(blocks._state.stats).of(LOAD).bytes == BLOCKS * (TRIANGLE + VECTOR)
-    check_tiles(traffic, blocks._state.inverse, 0, byte_model.triangle_bytes(D, number))
+    check_tiles(traffic, blocks._state.inverse, triangle, triangle)
 
 
 def test_a_program_of_few_blocks_touches_no_others(case):

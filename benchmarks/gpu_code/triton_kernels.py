@@ -21,6 +21,7 @@ VARIANTS: dict[str, frozenset[str]] = {
     "update, step": frozenset({"UPDATE", "STEP"}),
     "update, invert, step": frozenset({"UPDATE", "INVERT", "STEP"}),
     "step, targets": frozenset({"STEP", "TARGETS"}),
+    "update, step, targets": frozenset({"UPDATE", "STEP", "TARGETS"}),
     "step, strided": frozenset({"STEP", "STRIDED"}),
     "everything": frozenset(
         {"UPDATE", "INVERT", "STEP", "DEBIAS", "TARGETS", "REFRESH", "CONTROLS"}

@@ -98,10 +98,10 @@ def dense_launch(block_size: int, target: GPUTarget) -> Launch:
 
 def _kind(flags: dict[str, bool]) -> str:
     """What a pass is called in ``configs.json``."""
+    names = [name for name in ("UPDATE", "STEP", "TARGETS") if flags[name]]
     if flags["INVERT"]:
-        return "fused" if flags["STEP"] else "invert"
-    names = [name for name in ("UPDATE", "STEP", "TARGETS", "STRIDED") if flags[name]]
-    return ", ".join(names).lower()
+        names = ["fused" if flags["STEP"] else "invert"]
+    return ", ".join(names + ["strided"] * flags["STRIDED"]).lower()
 
 
 def _options(config: Config, kind: str, target: GPUTarget) -> dict[str, Any]:

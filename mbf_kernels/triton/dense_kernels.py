@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from .lane_math import inverse
-from .natural_memory import rows_of
+from .natural_memory import store_rows
 from .panel_kernels import check_diagonal, plain
 from .panel_math import invert_panels, panel_at
 from .register_kernels import lifted
@@ -36,16 +36,14 @@ def dense_registers(
             a = a + (tl.load(at, mask=valid, other=0.0),)
     a, failed = inverse(lifted(a, damping, D), float("inf"), D, UNROLL)
     tl.store(info + first + lane, failed, mask=valid)
-    row = tl.arange(0, LANES).to(tl.int64)[:, None]
-    e = tl.arange(0, WIDTH)[None, :]
     for i in tl.static_range(D):
-        numbers = ()
+        # Row after row: it takes more registers than a triangle to write all of them at once.
+        tl.debug_barrier()
+        row = ()
         for j in tl.static_range(D):
             number = a[i * (i + 1) // 2 + j] if j <= i else a[j * (j + 1) // 2 + i]
-            numbers = numbers + (tl.where(failed == 0, number, float("nan")),)
-        mask = (first + row < count) & (e < D)
-        at = result + start + (row * (D * D) + (i * D + e))
-        tl.store(at, rows_of(numbers, D, LANES, WIDTH), mask=mask)
+            row = row + (tl.where(failed == 0, number, float("nan")),)
+        store_rows(result + start + i * D, row, count - first, D, D * D, LANES, WIDTH)
 
 
 @triton.jit(do_not_specialize=["count", "damping"])

@@ -58,7 +58,7 @@ def block_offsets(
     if STRIDED:
         return strided_offsets(views, tensors, KIND, tensor, block + lane)
     else:
-        return block.to(tl.int64) * D + lane * D, 1
+        return (block + lane).to(tl.int64) * D, 1
 
 
 @triton.jit
@@ -79,11 +79,19 @@ def store_columns(pointer, offsets, stride, values, mask, D: tl.constexpr):
 
 
 @triton.jit
-def store_rows(pointer, values, count, D: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr):
-    """The first ``count`` blocks, one after the other, in whole sectors of memory."""
+def store_rows(
+    pointer,
+    values,
+    count,
+    D: tl.constexpr,
+    STRIDE: tl.constexpr,
+    LANES: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """The first ``count`` rows of D numbers, ``STRIDE`` apart; if that is D, in whole sectors."""
     rows = rows_of(values, D, LANES, WIDTH).to(pointer.dtype.element_ty)
     # In 64 bits: places of one thread then differ by constants that fit into its instructions.
     lane = tl.arange(0, LANES).to(tl.int64)[:, None]
     e = tl.arange(0, WIDTH)[None, :]
-    at = pointer + (lane * D + e)
+    at = pointer + (lane * STRIDE + e)
     tl.store(at, rows, mask=(lane < count) & (e < D))

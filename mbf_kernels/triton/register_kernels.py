@@ -11,7 +11,7 @@ import triton.language as tl
 
 from .lane_math import (
     adam_square,
-    add_rows,
+    add_row,
     combined,
     inverse,
     is_finite,
@@ -34,6 +34,22 @@ def load_triangle(at, mask, T: tl.constexpr):
 
 
 @triton.jit
+def times_vector(at, m, mask, D: tl.constexpr, SPARING: tl.constexpr):
+    """``P m``, for ``P`` in memory. ``SPARING``: others need registers at the same time."""
+    u = ()
+    for i in tl.static_range(D):
+        if SPARING and i == 2 * D // 3:
+            # The second half of the numbers is not read before the first is used.
+            tl.debug_barrier()
+        row = ()
+        for j in tl.static_range(i + 1):
+            number = tl.load(at + (i * (i + 1) // 2 + j) * 16, mask=mask, other=0.0)
+            row = row + (number.to(tl.float32),)
+        u = add_row(u, row, m, i)
+    return u
+
+
+@triton.jit
 def load_diagonal(at, mask, D: tl.constexpr):
     result = ()
     for i in tl.static_range(D):
@@ -51,8 +67,11 @@ def sum_backwards(numbers, D: tl.constexpr):
 
 
 @triton.jit
-def update_triangle(at, d, updated, wanted, beta, D: tl.constexpr):
-    """``beta G + (1 - beta) d d^T`` and its trace; G itself in lanes that are only wanted."""
+def update_triangle(at, d, updated, wanted, beta, D: tl.constexpr, SPARING: tl.constexpr):
+    """``beta G + (1 - beta) d d^T`` and its trace; G itself in lanes that are only wanted.
+
+    ``SPARING``: others need registers at the same time.
+    """
     keep = tl.where(updated, tl.cast(beta, tl.float32), 1.0)
     add = tl.where(updated, tl.cast(1.0 - beta, tl.float32), 0.0)
     v = ()
@@ -63,15 +82,18 @@ def update_triangle(at, d, updated, wanted, beta, D: tl.constexpr):
     trace = tl.zeros_like(keep)
     # The last row first: v needs a register less with every row that takes some.
     for i in tl.static_range(D - 1, -1, -1):
-        scaled = add * v[i]
+        added = add * v[i]
         row = ()
         for j in tl.static_range(i + 1):
             number = tl.load(at + (i * (i + 1) // 2 + j) * 16, mask=wanted, other=0.0)
-            number = keep * number + scaled * v[j]
+            number = tl.fma(added, v[j], keep * number)
             tl.store(at + (i * (i + 1) // 2 + j) * 16, number, mask=updated)
             row = row + (number,)
         trace += row[i]
         result = row + result
+        if SPARING and i > 4:
+            # All reads at once would need registers for themselves and for all of v.
+            tl.debug_barrier()
     return result, trace
 
 
@@ -88,9 +110,7 @@ def write_tallies(at, weight, trace, updated, TILES: tl.constexpr):
 
 
 @triton.jit
-def debiased(a, weight, T: tl.constexpr):
-    short = weight.to(tl.float32)
-    scale = tl.where(short > 0.0, tl.div_rn(1.0, short), 1.0)
+def scaled(a, scale, T: tl.constexpr):
     result = ()
     for i in tl.static_range(T):
         result = result + (a[i] * scale,)
@@ -109,29 +129,27 @@ def lifted(a, damping, D: tl.constexpr):
 
 
 @triton.jit
-def keep_good(at, fresh, good, valid, T: tl.constexpr, WANTED: tl.constexpr):
-    """Stores the inverses that are good; returns, if wanted, what is stored there now."""
-    result = ()
+def store_triangle(at, numbers, mask, T: tl.constexpr):
     for i in tl.static_range(T):
-        stored = fresh[i].to(at.dtype.element_ty)
-        tl.store(at + i * 16, stored, mask=good)
-        result = result + (stored.to(tl.float32),)
-    if WANTED:
-        # Rarely, and apart: every number would have two registers.
-        others = valid & ~good
-        if tl.max(others.to(tl.int32), axis=0) > 0:
-            result = replaced(at, result, others, T)
-    return result
+        tl.store(at + i * 16, numbers[i].to(at.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def replaced(at, numbers, mask, T: tl.constexpr):
-    """What is stored there where the mask is set, the numbers elsewhere."""
-    result = ()
-    for i in tl.static_range(T):
-        last = tl.load(at + i * 16, mask=mask, other=0.0).to(tl.float32)
-        result = result + (tl.where(mask, last, numbers[i]),)
-    return result
+def lanes_of(item, lane, T: tl.constexpr):
+    """First tile of an item of work; of each lane, if it has a block, its tile and its place there.
+
+    Called again wherever they are needed after a triangle: reading numbers that are in the cache
+    is cheaper than keeping registers from it.
+    """
+    tile = tl.load(item + 1)
+    valid = lane < tl.load(item + 3)
+    lane_tile = tile + lane // 16
+    return tile, valid, lane_tile, lane_tile.to(tl.int64) * (T * 16) + lane % 16
+
+
+@triton.jit
+def within(lane_tile, valid, first, last):
+    return valid & (lane_tile >= first) & (lane_tile < last)
 
 
 @triton.jit
@@ -141,6 +159,14 @@ def weight_after(tallies, lane_tile, valid, updated, beta, UPDATE: tl.constexpr)
     if UPDATE:
         weight = tl.where(updated, beta * weight + (1.0 - beta), weight)
     return weight
+
+
+@triton.jit
+def note_tallies(tallies, tile, lane_tile, valid, updated, trace, beta, TILES: tl.constexpr):
+    weight = weight_after(tallies, lane_tile, valid, updated, beta, True)
+    # One weight per tile: read by all of its lanes before the first of them writes.
+    tl.debug_barrier()
+    write_tallies(tallies + 2 * tile, weight, trace, updated, TILES)
 
 
 @triton.jit(
@@ -215,14 +241,8 @@ def register_pass(
     TILES: tl.constexpr = LANES // 16
     item = work + (first_item + tl.program_id(0)) * 4
     tensor = tl.load(item)
-    tile = tl.load(item + 1)
-    block = tl.load(item + 2)
-    count = tl.load(item + 3)
-
     lane = tl.arange(0, LANES)
-    valid = lane < count
-    lane_tile = tile + lane // 16
-    place = tile.to(tl.int64) * (T * 16) + ((lane // 16) * (T * 16) + lane % 16)
+    tile, valid, lane_tile, place = lanes_of(item, lane, T)
 
     if CONTROLS:
         lr = tl.load(controls).to(tl.float32)
@@ -238,13 +258,20 @@ def register_pass(
         grads = grad_address.to(tl.pointer_type(GRAD))
     if present:
         if UPDATE:
+            block = tl.load(item + 2)
             offsets, stride = block_offsets(views, tensors, GRADS, tensor, block, lane, D, STRIDED)
             d = load_columns(grads, offsets, stride, valid, 0, D)
-        updated = valid & (lane_tile >= update_first) & (lane_tile < update_last)
-        inverted = valid & (lane_tile >= invert_first) & (lane_tile < invert_last)
+        updated = within(lane_tile, valid, update_first, update_last)
+        inverted = within(lane_tile, valid, invert_first, invert_last)
+        if DEBIAS and INVERT:
+            # Before there is a triangle: double precision takes registers.
+            weight = weight_after(tallies, lane_tile, valid, updated, beta, UPDATE).to(tl.float32)
+            unbias = tl.where(weight > 0.0, tl.div_rn(1.0, weight), 1.0)
         if UPDATE:
             wanted = updated | (inverted if INVERT else updated)
-            a, trace = update_triangle(stats + place, d, updated, wanted, beta, D)
+            a, trace = update_triangle(stats + place, d, updated, wanted, beta, D, INVERT or STEP)
+            if not INVERT:
+                note_tallies(tallies, tile, lane_tile, valid, updated, trace, beta, TILES)
 
         if INVERT:
             if not UPDATE:
@@ -252,57 +279,38 @@ def register_pass(
             failed = tl.full((LANES,), 1, tl.int32)
             if (tile < invert_last) & (tile + TILES > invert_first):
                 if DEBIAS:
-                    weight = weight_after(tallies, lane_tile, valid, updated, beta, UPDATE)
-                    a = debiased(a, weight, T)
+                    a = scaled(a, unbias, T)
                 lift = tl.load(damping + tensor * damping_stride).to(tl.float32)
                 a, failed = inverse(lifted(a, lift, D), LIMIT, D, UNROLL)
-            # Read again, as D below: it would all have taken registers from the triangle.
-            tensor = tl.load(item)
-            tile = tl.load(item + 1)
-            block = tl.load(item + 2)
-            count = tl.load(item + 3)
-            valid = lane < count
-            lane_tile = tile + lane // 16
-            place = tile.to(tl.int64) * (T * 16) + ((lane // 16) * (T * 16) + lane % 16)
-            updated = valid & (lane_tile >= update_first) & (lane_tile < update_last)
-            inverted = valid & (lane_tile >= invert_first) & (lane_tile < invert_last)
+            tile, valid, lane_tile, place = lanes_of(item, lane, T)
+            inverted = within(lane_tile, valid, invert_first, invert_last)
             tl.store(info + tile.to(tl.int64) * 16 + lane, failed, mask=inverted)
-            p = keep_good(inverses + place, a, inverted & (failed == 0), valid, T, STEP)
+            store_triangle(inverses + place, a, inverted & (failed == 0), T)
         if STEP:
+            block = tl.load(item + 2)
+            if UPDATE and not INVERT:
+                # Also so that others may read the tallies.
+                tl.debug_barrier()
+                tile, valid, lane_tile, place = lanes_of(item, lane, T)
+            if INVERT or UPDATE:
+                tensor = tl.load(item)
             if INVERT:
                 grads = tl.load(pointers + GRADS * tensors + tensor).to(tl.pointer_type(GRAD))
             moments = tl.load(pointers + MOMENTA * tensors + tensor).to(tl.pointer_type(MOMENTUM))
             d_at, d_stride = block_offsets(views, tensors, GRADS, tensor, block, lane, D, STRIDED)
             m_at, m_stride = block_offsets(views, tensors, MOMENTA, tensor, block, lane, D, STRIDED)
-            if INVERT:
-                m = ()
-                u = ()
-                for k in tl.static_range(0, D, 5):
-                    # Not read before there is room for it.
-                    tl.debug_barrier()
-                    d = load_columns(grads, d_at, d_stride, valid, k, min(k + 5, D))
-                    n = load_columns(moments, m_at, m_stride, valid, k, min(k + 5, D))
-                    m = m + combined(momentum, n, 1.0, d, min(k + 5, D) - k)
-                    u = add_rows(u, p, m, k, min(k + 5, D))
-                tl.debug_barrier()
-                # As above.
-                tensor = tl.load(item)
-                block = tl.load(item + 2)
-                count = tl.load(item + 3)
-                moments = tl.load(pointers + MOMENTA * tensors + tensor)
-                moments = moments.to(tl.pointer_type(MOMENTUM))
-            else:
-                if not UPDATE:
-                    d = load_columns(grads, d_at, d_stride, valid, 0, D)
-                m = load_columns(moments, m_at, m_stride, valid, 0, D)
-                m = combined(momentum, m, 1.0, d, D)
+            if INVERT or not UPDATE:
+                d = load_columns(grads, d_at, d_stride, valid, 0, D)
+            m = load_columns(moments, m_at, m_stride, valid, 0, D)
+            m = combined(momentum, m, 1.0, d, D)
             if STRIDED:
                 store_columns(moments, m_at, m_stride, m, valid, D)
             else:
-                store_rows(moments + block.to(tl.int64) * D, m, count, D, LANES, WIDTH)
-            if not INVERT:
-                p = load_triangle(inverses + place, valid, T)
-                u = add_rows((), p, m, 0, D)
+                count = tl.load(item + 3)
+                store_rows(moments + block.to(tl.int64) * D, m, count, D, D, LANES, WIDTH)
+            # A fresh inverse is read back, and where there is none, the last one: to keep it in
+            # registers until M has come would cost a quarter of the threads.
+            u = times_vector(inverses + place, m, valid, D, UPDATE)
 
         if STEP and not TARGETS:
             # Read again: the masks of all rows would otherwise be kept in registers since M.
@@ -316,15 +324,20 @@ def register_pass(
             if STRIDED:
                 store_columns(params, offsets, stride, w, valid, D)
             else:
-                store_rows(params + block.to(tl.int64) * D, w, count, D, LANES, WIDTH)
+                store_rows(params + block.to(tl.int64) * D, w, count, D, D, LANES, WIDTH)
 
         if TARGETS:
-            store_rows(directions + tile.to(tl.int64) * (16 * D), u, count, D, LANES, WIDTH)
+            tensor = tl.load(item)
+            tile, valid, lane_tile, place = lanes_of(item, lane, T)
+            rows = directions + tile.to(tl.int64) * (16 * D)
+            store_rows(rows, u, tl.load(item + 3), D, D, LANES, WIDTH)
             square = tl.sum(tl.where(valid, squared_norm(u, D), 0.0), axis=0)
             tl.store(norms + 2 * tile, square)
             if REFRESH:
                 v = load_diagonal(stats + place, valid, D)
-                weight = weight_after(tallies, lane_tile, valid, updated, beta, UPDATE)
+                # The tallies of an update alone are written already.
+                updated = within(lane_tile, valid, update_first, update_last)
+                weight = weight_after(tallies, lane_tile, valid, updated, beta, UPDATE and INVERT)
                 adam = adam_square(m, v, weight.to(tl.float32), momentum_correction, D)
                 adam = tl.where(valid, adam, 0.0).to(tl.float64)
                 tl.store(norms + 2 * tile + 1, tl.sum(adam, axis=0))
@@ -332,16 +345,9 @@ def register_pass(
                 spans, norms, targets, scales, tickets, tensor, target_stride, TILES, REFRESH
             )
 
-        if UPDATE:
-            # Last: the sums over lanes need registers that a triangle would have to give up.
-            if INVERT:
-                tile = tl.load(item + 1)
-                valid = lane < tl.load(item + 3)
-                lane_tile = tile + lane // 16
-                updated = valid & (lane_tile >= update_first) & (lane_tile < update_last)
-                place = tile.to(tl.int64) * (T * 16) + ((lane // 16) * (T * 16) + lane % 16)
-                trace = sum_backwards(load_diagonal(stats + place, updated, D), D)
-            weight = weight_after(tallies, lane_tile, valid, updated, beta, UPDATE)
-            # One weight per tile: read by all of its lanes before the first of them writes.
-            tl.debug_barrier()
-            write_tallies(tallies + 2 * tile, weight, trace, updated, TILES)
+        if UPDATE and INVERT:
+            # Last: the sums over lanes need registers that the triangle would have to give up.
+            tile, valid, lane_tile, place = lanes_of(item, lane, T)
+            updated = within(lane_tile, valid, update_first, update_last)
+            trace = sum_backwards(load_diagonal(stats + place, updated, D), D)
+            note_tallies(tallies, tile, lane_tile, valid, updated, trace, beta, TILES)
