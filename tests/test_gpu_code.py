@@ -134,7 +134,7 @@ def test_tables():
     assert (code.load_bytes, code.store_bytes) == (34, 4)
     row = Row("cuda", "step", (9,), "sm_80", 40, 0, 0, 128, 128, 0.75, None, code)
     assert "| cuda | sm_80 | 9 | 1 | 40 | 0 | 0 | 75% |  |" in report.all_kernels([row])
-    assert "| 8 | 34 / 4 |" in report.blocks_of_nine([row], ["sm_80"])
+    assert "| 9 | 8 (198) | 3 (72) | 1 (18) |" in report.blocks_of_nine([row], ["sm_80"])
     # 2 d^2 + 22 d against 28 d, and d^2 + 21 d with a bfloat16 P
     assert "| 9 | float32 | 360 | 252 | 1.43x |" in report.predicted_times()
     assert "| 9 | bfloat16 | 270 | 252 | 1.07x |" in report.predicted_times()

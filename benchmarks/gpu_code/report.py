@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..micro import byte_model
 from .cards import CARDS
+from .least_work import least_work
 from .rows import AmdRow, Row
 
 BEGIN = "<!-- made by `make cubin`: -->"
@@ -70,16 +71,29 @@ def blocks_of_nine(rows: Sequence[Row], architectures: Sequence[str]) -> str:
             f"{r.shared_bytes:,}",
             f"{r.occupancy:.0%}",
             sum(r.code.opcodes.values()) if r.code else "",
-            f"{r.code.flops:,}" if r.code else "",
-            f"{r.code.load_bytes} / {r.code.store_bytes}" if r.code and r.straight else "",
+            *_against_least(r, 9),
         )
         for r in sorted(chosen, key=lambda r: (r.backend, r.operation, len(r.architecture)))
     ]
     head = (
         *("backend", "operation", "architecture", "registers", "spilled bytes", "shared bytes"),
-        *("occupancy", "instructions", "flops", "bytes loaded / stored"),
+        *("occupancy", "instructions", "flops (least)", "loads (least)", "stores (least)"),
     )
     return table(head, lines)
+
+
+def _against_least(row: Row, d: int) -> tuple[str, ...]:
+    """Flops, loads and stores in the code, with their minimum.
+
+    Loads and stores only of code without loops, in which each is executed once.
+    """
+    if row.code is None:
+        return "", "", ""
+    counts = [row.code.flops, row.code.count("LDG"), row.code.count("STG")]
+    least = least_work(row.operation, d)
+    bounds = [f" ({n})" for n in (least.flops, least.loads, least.stores)] if least else [""] * 3
+    texts = [f"{n:,}{bound}" for n, bound in zip(counts, bounds, strict=True)]
+    return tuple(texts if row.straight else [texts[0], "", ""])
 
 
 def predicted_times(sizes: Sequence[int] = (4, 9, 16, 25)) -> str:

@@ -1,0 +1,36 @@
+"""The least a thread has to do for one block, to hold against what stands in the machine code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..micro import byte_model
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of one block. A multiply-add counts as two flops; loads and stores are of single numbers."""
+
+    flops: int
+    loads: int
+    stores: int
+
+
+def least_work(operation: str, d: int) -> Work | None:
+    """For an operation as the report calls it; None for one whose minimum is not stated here."""
+    triangle = d * (d + 1) // 2
+    inverse = byte_model.inverse_flops(d)
+    # beta G + (1 - beta) d d^T
+    update = 3 * triangle + d
+    # momentum M + D, then P M, then (1 - lr decay) W - lr P M
+    step = 2 * d + (2 * d * d - d) + 3 * d
+    return {
+        "update": Work(update, triangle + d, triangle),
+        "inverse": Work(inverse, triangle, triangle),
+        "spd_inverse": Work(inverse, triangle, d * d),
+        "step": Work(step, triangle + 3 * d, 2 * d),
+        "update, step": Work(update + step, 2 * triangle + 3 * d, triangle + 2 * d),
+        "update, inverse, step": Work(
+            update + inverse + step, triangle + 3 * d, 2 * triangle + 2 * d
+        ),
+    }.get(operation)
