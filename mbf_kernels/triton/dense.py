@@ -34,10 +34,14 @@ def spd_inverse(matrices: Tensor, damping: float) -> tuple[Tensor, Tensor]:
     kernel, constants, options = dense_launch(d, target(device))
     programs = triton.cdiv(count, constants["LANES"])
     scratch: tuple[Tensor, ...] = ()
+    panels: tuple[int, ...] = ()
     if kernel is dense_panels:
         size = constants["ROWS"] * constants["LANES"]
         programs = min(programs, max(table.SCRATCH_BYTES // (4 * size), 1))
         scratch = (torch.empty(programs * size, dtype=torch.float32, device=device),)
+        panels = (constants["PANELS"],)
     with on(device):
-        kernel[(programs,)](dense, result, info, *scratch, count, damping, **constants, **options)
+        kernel[(programs,)](
+            dense, result, info, *scratch, count, *panels, damping, **constants, **options
+        )
     return result, info

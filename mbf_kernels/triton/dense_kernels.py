@@ -46,13 +46,14 @@ def dense_registers(
         store_rows(result + start + i * D, row, count - first, D, D * D, LANES, WIDTH)
 
 
-@triton.jit(do_not_specialize=["count", "damping"])
+@triton.jit(do_not_specialize=["count", "panels", "damping"])
 def dense_panels(
     matrices,  # float32 [count, D, D], of which the lower triangles are read
     result,  # float32 [count, D, D]
     info,  # int32 [count]
     scratch,  # float32 [programs, ROWS, LANES]
     count,
+    panels,  # PANELS, which the loops are not to know
     damping: tl.float32,
     D: tl.constexpr,
     PANELS: tl.constexpr,
@@ -67,7 +68,7 @@ def dense_panels(
     for first in range(tl.program_id(0) * LANES, count, tl.num_programs(0) * LANES):
         valid = first + lane < count
         start = (tl.full((1, 1), first, tl.int64) + lane[:, None]) * (D * D)
-        for i in range(PANELS):
+        for i in range(panels):
             for j in range(i + 1):
                 row = i * 4 + q // 4
                 col = j * 4 + q % 4
@@ -78,7 +79,7 @@ def dense_panels(
                 number = number + tl.where(row == col, diagonal, 0.0)
                 tl.store(panel_at(triangle, i, j, q, LANES), number)
         tl.debug_barrier()
-        failed = invert_panels(triangle, column, float("inf"), PANELS, LANES)
+        failed = invert_panels(triangle, column, float("inf"), panels, LANES)
         too_large = check_diagonal(triangle, float("inf"), D, LANES)
         failed = tl.where(failed < (1 << 30), failed, too_large)
         failed = tl.where(failed < (1 << 30), failed, 0)

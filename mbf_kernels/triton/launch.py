@@ -206,7 +206,7 @@ class _Pass:
             size = constants["ROWS"] * self.config.lanes
             programs = min(programs, max(table.SCRATCH_BYTES // (4 * size), 1))
             extra = (tables.scratch(programs * size),)
-            bounds = (first, last)
+            bounds = (first, last, constants["PANELS"])
         with on(state.stats.device):
             kernel[(programs,)](
                 work.items, work.spans, self.pointers, self.views,

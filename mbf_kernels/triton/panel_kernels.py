@@ -28,17 +28,18 @@ def plain(pointer):
 
 @triton.jit
 def natural_numbers(chunk, count, D: tl.constexpr, LANES: tl.constexpr, STRIDED: tl.constexpr):
-    """Lane and place in its block of numbers of a tensor, 16 LANES of them, and which there are.
+    """Lane and place in its block of numbers of a tensor, 4 LANES of them, and which there are.
 
-    In the order in which they lie in memory: block after block, or, in tensors with other strides,
-    the same number of all blocks.
+    Few at a time, since each takes registers for its places in several tensors. In the order in
+    which they lie in memory: block after block, or, in tensors with other strides, the same number
+    of all blocks.
     """
     if STRIDED:
         lane = tl.arange(0, LANES)[None, :]
-        e = chunk * 16 + tl.arange(0, 16)[:, None]
+        e = chunk * 4 + tl.arange(0, 4)[:, None]
         return lane, e, (lane < count) & (e < D)
     else:
-        number = chunk * (16 * LANES) + tl.arange(0, 16 * LANES)
+        number = chunk * (4 * LANES) + tl.arange(0, 4 * LANES)
         return number // D, number % D, number < count * D
 
 
@@ -63,14 +64,12 @@ def natural_places(
 
 
 @triton.jit
-def update_panels(
-    stats, d_at, updated, beta, D: tl.constexpr, PANELS: tl.constexpr, LANES: tl.constexpr
-):
+def update_panels(stats, d_at, updated, beta, panels, D: tl.constexpr, LANES: tl.constexpr):
     """``G <- beta G + (1 - beta) d d^T``; ``stats`` points to each lane's block, ``[LANES, 1]``."""
     keep = tl.cast(beta, tl.float32)
     add = tl.cast(1.0 - beta, tl.float32)
     q = tl.arange(0, 16)[None, :]
-    for i in range(PANELS):
+    for i in range(panels):
         row = i * 4 + q // 4
         scaled = add * tl.load(d_at + row * LANES)
         for j in range(i + 1):
@@ -90,12 +89,11 @@ def load_diagonal(stats, first, mask, D: tl.constexpr):
 
 @triton.jit
 def fill_panels(
-    stats, triangle, scale, damping, wanted,
-    D: tl.constexpr, PANELS: tl.constexpr, LANES: tl.constexpr,
+    stats, triangle, scale, damping, wanted, panels, D: tl.constexpr, LANES: tl.constexpr
 ):  # fmt: skip
     """``scale G + damping I`` into the working triangle, and ones beyond the last row."""
     q = tl.arange(0, 16)[None, :]
-    for i in range(PANELS):
+    for i in range(panels):
         for j in range(i + 1):
             row = i * 4 + q // 4
             col = j * 4 + q % 4
@@ -119,11 +117,9 @@ def check_diagonal(triangle, limit, D: tl.constexpr, LANES: tl.constexpr):
 
 
 @triton.jit
-def keep_good_panels(
-    triangle, inverses, good, D: tl.constexpr, PANELS: tl.constexpr, LANES: tl.constexpr
-):
+def keep_good_panels(triangle, inverses, good, panels, D: tl.constexpr, LANES: tl.constexpr):
     q = tl.arange(0, 16)[None, :]
-    for i in range(PANELS):
+    for i in range(panels):
         for j in range(i + 1):
             row = i * 4 + q // 4
             col = j * 4 + q % 4
@@ -134,19 +130,19 @@ def keep_good_panels(
 
 
 @triton.jit
-def squared_norm_of(u_at, D: tl.constexpr, PANELS: tl.constexpr, LANES: tl.constexpr):
+def squared_norm_of(u_at, panels, LANES: tl.constexpr):
     """As ``lane_math.squared_norm``, of a vector in scratch memory."""
     e = tl.arange(0, 4)[None, :]
     # Sums over the four columns come last: Triton's compiler fails on them inside these loops.
     largest = tl.zeros((LANES, 4), tl.float32)
-    for i in range(PANELS):
+    for i in range(panels):
         largest = tl.maximum(largest, tl.abs(tl.load(u_at + (i * 4 + e) * LANES)))
     largest = tl.max(largest, axis=1)
     small = largest < 1e-15
     large = largest > 1e15
     scale = tl.where(small, 2.0**100, tl.where(large, 2.0**-80, 1.0))
     squares = tl.zeros((LANES, 4), tl.float32)
-    for i in range(PANELS):
+    for i in range(panels):
         u = tl.load(u_at + (i * 4 + e) * LANES) * scale[:, None]
         squares += u * u
     total = tl.sum(squares, axis=1)
@@ -156,14 +152,13 @@ def squared_norm_of(u_at, D: tl.constexpr, PANELS: tl.constexpr, LANES: tl.const
 
 @triton.jit
 def adam_square_of(
-    stats, m_at, weight, correction, valid,
-    D: tl.constexpr, PANELS: tl.constexpr, LANES: tl.constexpr,
+    stats, m_at, weight, correction, valid, panels, D: tl.constexpr, LANES: tl.constexpr
 ):  # fmt: skip
     """As ``lane_math.adam_square``, of a momentum in scratch memory."""
     unbias = tl.where(weight > 0.0, tl.div_rn(1.0, weight), 1.0)[:, None]
     e = tl.arange(0, 4)[None, :]
     squares = tl.zeros((LANES, 4), tl.float32)
-    for i in range(PANELS):
+    for i in range(panels):
         v = load_diagonal(stats, i * 4, valid, D)
         step = correction * tl.load(m_at + (i * 4 + e) * LANES) / (tl.sqrt(v * unbias) + 1e-8)
         square = step * step
@@ -176,6 +171,7 @@ def adam_square_of(
     do_not_specialize=[
         "first_item",
         "last_item",
+        "panels",
         "tensors",
         "damping_stride",
         "target_stride",
@@ -209,6 +205,7 @@ def panel_pass(
     scratch,  # float32 [programs, rows, LANES], see table.panel_rows
     first_item,
     last_item,
+    panels,  # PANELS, which the loops are not to know
     tensors,
     damping_stride,
     target_stride,
@@ -241,7 +238,6 @@ def panel_pass(
     """The pass of ``register_pass``, with the same arguments and results."""
     T: tl.constexpr = D * (D + 1) // 2
     TILES: tl.constexpr = LANES // 16
-    CHUNKS: tl.constexpr = (D + 15) // 16
     lane = tl.arange(0, LANES)
     # A vector of all blocks (D D^T's, then P M), the momenta, and the working triangle.
     u_at = plain(scratch + tl.program_id(0).to(tl.int64) * (ROWS * LANES)) + lane[:, None]
@@ -282,7 +278,7 @@ def panel_pass(
                 if STEP:
                     moments = tl.load(pointers + MOMENTA * tensors + tensor)
                     moments = moments.to(tl.pointer_type(MOMENTUM))
-                for chunk in range(CHUNKS):
+                for chunk in range(panels):
                     n_lane, e, mask = natural_numbers(chunk, count, D, LANES, STRIDED)
                     kept_at = vectors + (e * LANES + n_lane)
                     at = natural_places(views, tensors, GRADS, tensor, block, n_lane, e, D, STRIDED)
@@ -303,10 +299,10 @@ def panel_pass(
 
             if UPDATE:
                 if (tile < update_last) & (tile + TILES > update_first):
-                    update_panels(stats_at, u_at, updated, beta, D, PANELS, LANES)
+                    update_panels(stats_at, u_at, updated, beta, panels, D, LANES)
                     tl.debug_barrier()
                     diagonal = tl.zeros((LANES, 4), tl.float32)
-                    for i in range(PANELS):
+                    for i in range(panels):
                         diagonal += load_diagonal(stats_at, i * 4, updated, D)
                     trace = tl.sum(diagonal, axis=1)
                     weight = tl.where(updated, beta * weight + (1.0 - beta), weight)
@@ -319,26 +315,26 @@ def panel_pass(
                         short = weight.to(tl.float32)
                         scale = tl.where(short > 0.0, tl.div_rn(1.0, short), 1.0)
                     lift = tl.load(damping + tensor * damping_stride).to(tl.float32)
-                    fill_panels(stats_at, triangle, scale, lift, inverted, D, PANELS, LANES)
+                    fill_panels(stats_at, triangle, scale, lift, inverted, panels, D, LANES)
                     tl.debug_barrier()
-                    failed = invert_panels(triangle, column, LIMIT, PANELS, LANES)
+                    failed = invert_panels(triangle, column, LIMIT, panels, LANES)
                     too_large = check_diagonal(triangle, LIMIT, D, LANES)
                     failed = tl.where(failed < (1 << 30), failed, too_large)
                     failed = tl.where(failed < (1 << 30), failed, 0)
                     tl.store(info + tile.to(tl.int64) * 16 + lane, failed, mask=inverted)
                     good = inverted & (failed == 0)
-                    keep_good_panels(triangle, inverses_at, good, D, PANELS, LANES)
+                    keep_good_panels(triangle, inverses_at, good, panels, D, LANES)
                     tl.debug_barrier()
 
             if STEP:
-                multiply_panels(inverses_at, m_at, u_at, valid, D, PANELS, LANES)
+                multiply_panels(inverses_at, m_at, u_at, valid, panels, D, LANES)
                 if TARGETS:
-                    square = squared_norm_of(u_at, D, PANELS, LANES)
+                    square = squared_norm_of(u_at, panels, LANES)
                     tl.store(norms + 2 * tile, tl.sum(tl.where(valid, square, 0.0), axis=0))
                     if REFRESH:
                         adam = adam_square_of(
                             stats_at, m_at, weight.to(tl.float32), momentum_correction, valid,
-                            D, PANELS, LANES,
+                            panels, D, LANES,
                         )  # fmt: skip
                         adam = tl.where(valid, adam, 0.0).to(tl.float64)
                         tl.store(norms + 2 * tile + 1, tl.sum(adam, axis=0))
@@ -346,7 +342,7 @@ def panel_pass(
                     params = tl.load(pointers + PARAMS * tensors + tensor)
                     params = params.to(tl.pointer_type(PARAM))
                     decay = 1.0 - lr * weight_decay
-                for chunk in range(CHUNKS):
+                for chunk in range(panels):
                     n_lane, e, mask = natural_numbers(chunk, count, D, LANES, STRIDED)
                     u = tl.load(vectors + (e * LANES + n_lane), mask=mask, other=0.0)
                     if TARGETS:

@@ -2,7 +2,9 @@
 
 A panel is ``[LANES, 16]``, row after row. The working matrix of a program is its lower triangle of
 panels in a scratch memory of its own, each number of all lanes contiguous, small enough to stay in
-the cache. Loops over panels are rolled; inside, a panel is a tuple of 16 vectors in registers.
+the cache. Loops over panels are rolled; inside, a panel is a tuple of 16 vectors in registers. The
+number of panels is an argument of the kernels: loops to a constant of 3 or 4 would be unrolled and
+take all registers there are.
 """
 
 from __future__ import annotations
@@ -112,7 +114,7 @@ def minus_product(a, b, c):
 
 
 @triton.jit
-def invert_panels(triangle, column, limit, PANELS: tl.constexpr, LANES: tl.constexpr):
+def invert_panels(triangle, column, limit, panels, LANES: tl.constexpr):
     """``A <- -A^-1`` in place; returns the first pivot that failed, 2^30 for none.
 
     The Gauss-Jordan step of ``lane_math.sweep_first`` with panels for numbers: for every pivot K,
@@ -122,13 +124,13 @@ def invert_panels(triangle, column, limit, PANELS: tl.constexpr, LANES: tl.const
     """
     q = tl.arange(0, 16)[None, :]
     failed = tl.full((LANES,), 1 << 30, tl.int32)
-    for k in range(PANELS):
+    for k in range(panels):
         pivot_at = panel_at(triangle, k, k, q, LANES)
         p = load_columns(pivot_at, LANES, 16)
         n, failed = invert_pivot(p, failed, k * 4, limit)
         tl.debug_barrier()
         store_columns(pivot_at, n, LANES, 16)
-        for i in range(PANELS - 1):
+        for i in range(panels - 1):
             row = skipping(i, k)
             at = mirrored_panel_at(triangle, row, k, q, LANES)
             old = tl.load(at)
@@ -137,7 +139,7 @@ def invert_panels(triangle, column, limit, PANELS: tl.constexpr, LANES: tl.const
             b = scaled_panel(c, n)
             store_columns(at, b, LANES, 16)
         tl.debug_barrier()
-        for i in range(PANELS - 1):
+        for i in range(panels - 1):
             row = skipping(i, k)
             b = load_columns(mirrored_panel_at(triangle, row, k, q, LANES), LANES, 16)
             for j in range(i + 1):
@@ -151,13 +153,11 @@ def invert_panels(triangle, column, limit, PANELS: tl.constexpr, LANES: tl.const
 
 
 @triton.jit
-def multiply_panels(
-    inverses, m_at, u_at, valid, D: tl.constexpr, PANELS: tl.constexpr, LANES: tl.constexpr
-):
+def multiply_panels(inverses, m_at, u_at, valid, panels, D: tl.constexpr, LANES: tl.constexpr):
     """``u = P m`` in one reading of P; ``inverses`` points to each lane's block, ``[LANES, 1]``."""
     q = tl.arange(0, 16)[None, :]
     e = tl.arange(0, 4)[None, :]
-    for i in range(PANELS):
+    for i in range(panels):
         m_i = load_columns(m_at + (i * 4 + e) * LANES, LANES, 4)
         row = i * 4 + q // 4
         # The diagonal panel, mirrored: its rows have all of their numbers.
