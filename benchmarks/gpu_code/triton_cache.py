@@ -5,14 +5,12 @@ What is kept is what the compilers made of a kernel, in numbers, by the contents
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import inspect
 import json
 import multiprocessing
 import os
 import re
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -69,11 +67,15 @@ def figures(
     announce("kept from before", done, len(wanted))
     if missing:
         # Started afresh, not forked: compilers have threads.
-        with ProcessPoolExecutor(
-            min(workers, len(missing)),
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_own_triton_cache,
-        ) as pool:
+        with (
+            tempfile.TemporaryDirectory(prefix="triton-") as own,
+            ProcessPoolExecutor(
+                min(workers, len(missing)),
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_own_triton_cache,
+                initargs=(own,),
+            ) as pool,
+        ):
             futures = {pool.submit(_make, place, *job): job for job, place in missing.items()}
             try:
                 for future in as_completed(futures):
@@ -85,17 +87,17 @@ def figures(
                     done += 1
                     announce(f"{architecture}, {_name(kernel)}", done, len(wanted))
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
+                # Else the pool would wait for all of what it has begun.
+                for child in multiprocessing.active_children():
+                    child.terminate()
                 raise
     return {job: _read(place) for job, place in wanted.items()}
 
 
-def _own_triton_cache() -> None:
+def _own_triton_cache(folder: str) -> None:
     """Triton's own would give a kernel back without telling how long it had taken."""
-    folder = tempfile.mkdtemp(prefix="triton-")
-    os.environ["TRITON_CACHE_DIR"] = folder
+    os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(dir=folder)
     os.environ.pop("TRITON_INTERPRET", None)
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def _make(place: Path, kernel: Kernel, architecture: str) -> None:
