@@ -2,7 +2,9 @@
 
 A symmetric block is a tuple of its ``T = D (D + 1) / 2`` packed numbers, each a vector over lanes;
 a vector of a block is a tuple of ``D`` of them. All indices are known to the compiler. Written with
-``tl.fma`` where the GPU would have one anyway: Triton takes time by the square of their number.
+``tl.fma`` where the GPU would have one anyway: Triton takes time by the square of their number. And
+with ``x * -1.0`` for ``-x`` where it is to become a sign of the next operation: Triton makes
+``0 - x`` of the other.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ def sweep_first(a, D: tl.constexpr):
         scaled = a[i * (i + 1) // 2] * r
         column = column + (scaled,)
         for j in tl.static_range(1, i + 1):
-            rest = rest + (tl.fma(-scaled, a[j * (j + 1) // 2], a[i * (i + 1) // 2 + j]),)
-    return rest + column + (-r,), r
+            rest = rest + (tl.fma(scaled * -1.0, a[j * (j + 1) // 2], a[i * (i + 1) // 2 + j]),)
+    return rest + column + (r * -1.0,), r
 
 
 @triton.jit
