@@ -27,8 +27,9 @@ def cuda():
 
 @pytest.fixture(scope="module")
 def triton():
-    passes = ["update", "invert", "step", "update, invert, step"]
-    return list(triton_rows(["sm_80"], kernels([9], passes)))
+    passes = ["update", "invert", "step", "update, step", "update, invert, step"]
+    chosen = [*kernels([9], passes), *kernels([25], ["step", "update, invert, step"])]
+    return list(triton_rows(["sm_80"], dict.fromkeys(chosen)))
 
 
 def only(rows, operation, d):
@@ -47,8 +48,8 @@ def test_cuda_blocks_of_nine(cuda):
     dense = only(cuda, "spd_inverse", 9)
     assert FLOPS_OF_NINE * 0.9 < dense.code.flops <= 1.05 * FLOPS_OF_NINE
     for operation, instructions in {
-        "step": 4_300,
-        "update, inverse, step: any of them": 6_200,
+        "step": 3_600,
+        "update, inverse, step: any of them": 5_150,
     }.items():
         row = only(cuda, operation, 9)
         assert row.registers <= 64, operation
@@ -57,7 +58,7 @@ def test_cuda_blocks_of_nine(cuda):
 
 
 def test_no_triton_kernel_spills(triton):
-    assert len(triton) == 1 + 1 + 4
+    assert len(triton) == 1 + (1 + 5) + (1 + 2)
     assert [r for r in triton if r.spill_bytes or r.code.spill_instructions] == []
 
 
@@ -65,17 +66,26 @@ def test_triton_blocks_of_nine(triton):
     inverse = only(triton, "inverse", 9)
     assert inverse.straight
     assert FLOPS_OF_NINE * 0.9 < inverse.code.flops <= 1.05 * FLOPS_OF_NINE
-    assert inverse.registers <= 64
-    assert inverse.occupancy >= 0.5
     # The triangle once in and once out, and a few numbers that are the tile's.
     triangle = byte_model.triangle_bytes(9)
     assert triangle <= inverse.code.load_bytes <= triangle + 24
     assert triangle <= inverse.code.store_bytes <= triangle + 8
-    assert only(triton, "step", 9).occupancy >= 0.5
-    assert only(triton, "update", 9).occupancy == 1.0
-    fused = only(triton, "update, inverse, step", 9)
-    assert fused.registers <= 80
-    assert fused.occupancy >= 0.375
+    for operation, instructions in {
+        "update": 700,
+        "inverse": 920,
+        "step": 490,
+        "update, step": 1_000,
+        "update, inverse, step": 1_550,
+    }.items():
+        row = only(triton, operation, 9)
+        assert row.registers <= 64, operation
+        assert row.occupancy >= 0.5, operation
+        assert sum(row.code.opcodes.values()) <= instructions, operation
+
+
+def test_triton_blocks_of_twenty_five(triton):
+    for operation, registers in {"step": 64, "update, inverse, step": 96}.items():
+        assert only(triton, operation, 25).registers <= registers, operation
 
 
 def test_spills_would_be_seen(tmp_path):

@@ -40,6 +40,8 @@ def pass_launch(
     ``short`` tells that some of these are shorter than float32.
     """
     config = config_for(block_size)
+    if not flags["STEP"]:
+        short = flags["INVERT"] and inverse_dtype != "fp32"  # no other format takes registers
     options = _options(config, _kind(flags) + (", short" if short else ""), target)
     if config.panels:
         panels = triton.cdiv(block_size, 4)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 # The largest block kept in registers. Beyond it the inverse takes longer to compile than anybody
-# wants to wait for it: 12 to 15 s at 9 for a pass that does everything, and growing fast.
+# wants to wait for it: 9 to 13 s at 9 for a pass that does everything, and growing fast.
 MAX_IN_REGISTERS = 9
 
 
