@@ -83,17 +83,22 @@ def blocks_of_nine(rows: Sequence[Row], architectures: Sequence[str]) -> str:
 
 
 def _against_least(row: Row, d: int) -> tuple[str, ...]:
-    """Flops, loads and stores in the code, with their minimum.
+    """Flops, loads and stores in the code, with their minimum where the code has no loops.
 
-    Loads and stores only of code without loops, in which each is executed once.
+    Loops of spd_inverse move numbers only: its flops have a minimum all the same.
     """
     if row.code is None:
         return "", "", ""
-    counts = [row.code.flops, row.code.count("LDG"), row.code.count("STG")]
+    counts = (row.code.flops, row.code.count("LDG"), row.code.count("STG"))
     least = least_work(row.operation, d)
-    bounds = [f" ({n})" for n in (least.flops, least.loads, least.stores)] if least else [""] * 3
-    texts = [f"{n:,}{bound}" for n, bound in zip(counts, bounds, strict=True)]
-    return tuple(texts if row.straight else [texts[0], "", ""])
+    bounds = (least.flops, least.loads, least.stores) if least else (None, None, None)
+    texts = [
+        f"{n:,}" if bound is None else f"{n:,} ({bound})"
+        for n, bound in zip(counts, bounds, strict=True)
+    ]
+    if row.straight:
+        return tuple(texts)
+    return texts[0] if row.operation == "spd_inverse" else f"{counts[0]:,}", "", ""
 
 
 def predicted_times(sizes: Sequence[int] = (4, 9, 16, 25)) -> str:
@@ -110,10 +115,11 @@ def predicted_times(sizes: Sequence[int] = (4, 9, 16, 25)) -> str:
 
 
 def amd(rows: Sequence[AmdRow]) -> str:
-    """Per architecture and operation: the worst of all block sizes."""
+    """Per architecture and operation: the worst of all block sizes and number formats."""
     lines = []
-    for key in dict.fromkeys((r.architecture, r.operation) for r in rows):
-        own = [r for r in rows if (r.architecture, r.operation) == key]
+    keys = [(r.architecture, r.operation.split(" (")[0]) for r in rows]
+    for key in dict.fromkeys(keys):
+        own = [r for r, its in zip(rows, keys, strict=True) if its == key]
         sizes = sorted({r.block_size for r in own if r.block_size})
         lines.append(
             (
