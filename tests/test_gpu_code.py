@@ -4,13 +4,14 @@ Bounds are what the compilers made of the code, with a little room for other ver
 that grows past one is slower on every card; raise a bound only with a reason.
 """
 
+import multiprocessing
 import shutil
 
 import pytest
 
 pytest.importorskip("triton", reason="Triton's wheel carries the tools that read machine code")
 
-from benchmarks.gpu_code import report, sass
+from benchmarks.gpu_code import report, sass, triton_cache
 from benchmarks.gpu_code.cards import occupancy
 from benchmarks.gpu_code.rows import Row, cuda_rows, triton_rows
 from benchmarks.gpu_code.triton_kernels import kernels
@@ -86,6 +87,18 @@ def test_triton_blocks_of_nine(triton):
 def test_triton_blocks_of_twenty_five(triton):
     for operation, registers in {"step": 64, "update, inverse, step": 96}.items():
         assert only(triton, operation, 25).registers <= registers, operation
+
+
+def test_an_interrupted_run_keeps_what_it_has_and_ends_its_compilers(tmp_path):
+    def interrupt(_, done, __):
+        if done:
+            raise KeyboardInterrupt
+
+    chosen = list(kernels([1, 2, 3], ["update", "step"]))
+    with pytest.raises(KeyboardInterrupt):
+        triton_cache.figures(chosen, ["sm_80"], workers=1, folder=tmp_path, announce=interrupt)
+    assert multiprocessing.active_children() == []
+    assert 1 <= len(list(tmp_path.glob("*.json"))) < len(chosen)
 
 
 def test_spills_would_be_seen(tmp_path):
