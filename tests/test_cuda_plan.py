@@ -15,7 +15,7 @@ PLAN = Path(__file__).parent.parent / "csrc" / "cuda" / "plan.cpp"
 @pytest.mark.parametrize(
     ("name", "beside"), [("test_cuda_plan", [PLAN]), ("test_cuda_sweep", [])], ids=["plan", "sweep"]
 )
-def test_plain_cpp(sanitizers, tmp_path, name, beside):  # noqa: F811  the fixture above
+def test_plain_cpp(sanitizers, tmp_path, name, beside):  # noqa: F811  a fixture's name
     binary = tmp_path / name
     command = [COMPILER, *FLAGS, SOURCES / f"{name}.cpp", *beside, "-o", binary]
     built = subprocess.run(command, capture_output=True, text=True)

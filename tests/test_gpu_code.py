@@ -38,6 +38,15 @@ def only(rows, operation, d):
     return row
 
 
+def check_blocks_of_nine(rows, most_instructions):
+    """Room for half of the threads, and no more code than recorded."""
+    for operation, instructions in most_instructions.items():
+        row = only(rows, operation, 9)
+        assert row.registers <= 64, operation
+        assert row.occupancy >= 0.5, operation
+        assert sum(row.code.opcodes.values()) <= instructions, operation
+
+
 @needs_nvcc
 def test_no_cuda_kernel_spills(cuda):
     assert len(cuda) == 2 + 3 * 3
@@ -48,14 +57,7 @@ def test_no_cuda_kernel_spills(cuda):
 def test_cuda_blocks_of_nine(cuda):
     dense = only(cuda, "spd_inverse", 9)
     assert FLOPS_OF_NINE * 0.9 < dense.code.flops <= 1.05 * FLOPS_OF_NINE
-    for operation, instructions in {
-        "step": 3_600,
-        "update, inverse, step: any of them": 5_150,
-    }.items():
-        row = only(cuda, operation, 9)
-        assert row.registers <= 64, operation
-        assert row.occupancy >= 0.5, operation
-        assert sum(row.code.opcodes.values()) <= instructions, operation
+    check_blocks_of_nine(cuda, {"step": 3_600, "update, inverse, step: any of them": 5_150})
 
 
 def test_no_triton_kernel_spills(triton):
@@ -71,17 +73,14 @@ def test_triton_blocks_of_nine(triton):
     triangle = byte_model.triangle_bytes(9)
     assert triangle <= inverse.code.load_bytes <= triangle + 24
     assert triangle <= inverse.code.store_bytes <= triangle + 8
-    for operation, instructions in {
+    instructions = {
         "update": 700,
         "inverse": 920,
         "step": 490,
         "update, step": 1_000,
         "update, inverse, step": 1_550,
-    }.items():
-        row = only(triton, operation, 9)
-        assert row.registers <= 64, operation
-        assert row.occupancy >= 0.5, operation
-        assert sum(row.code.opcodes.values()) <= instructions, operation
+    }
+    check_blocks_of_nine(triton, instructions)
 
 
 def test_triton_blocks_of_twenty_five(triton):

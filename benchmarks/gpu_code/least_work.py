@@ -30,7 +30,4 @@ def least_work(operation: str, d: int) -> Work | None:
         "spd_inverse": Work(inverse, triangle, d * d),
         "step": Work(step, triangle + 3 * d, 2 * d),
         "update, step": Work(update + step, 2 * triangle + 3 * d, triangle + 2 * d),
-        "update, inverse, step": Work(
-            update + inverse + step, triangle + 3 * d, 2 * triangle + 2 * d
-        ),
     }.get(operation)

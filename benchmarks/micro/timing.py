@@ -30,7 +30,7 @@ class CpuTimer:
 
 
 def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch has no types for it
 
 
 class CudaTimer:
