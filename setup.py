@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -65,13 +66,6 @@ CUDA_FLAGS = [
 ]
 # Structs of 32 KB by value; before that the limit was 4 KB.
 OLDEST_NVCC = (12, 1)
-# One unit per block size and per kind of team (csrc/cuda/parameters.h), to compile side by side.
-CUDA_UNITS = [
-    ("cuda/launch.cu", ""),
-    ("cuda/tensor_kernels.cu", ""),
-    *(("cuda/team_instance.cu", f"MBF_TEAM_KIND={kind}") for kind in range(4)),
-    *(("cuda/thread_instance.cu", f"MBF_BLOCK_SIZE={size}") for size in range(1, 13)),
-]
 
 
 @dataclass(frozen=True)
@@ -159,6 +153,13 @@ def _require_cuda(torch: Any) -> Cuda:
     return Cuda(nvcc, tuple(chosen or (a for a in CUDA_ARCHITECTURES if a in known)))
 
 
+def cuda_units(flags: list[str]) -> list[Unit]:
+    """All that nvcc compiles: one unit per block size and per kind of team, side by side."""
+    # By its path: a build has no folder of this source tree on sys.path.
+    units = runpy.run_path(str(SOURCES / "cuda" / "units.py"))["TRANSLATION_UNITS"]
+    return [Unit(f"cuda/{source}", flags, define) for source, define in units]
+
+
 def _ninja_escape(text: str) -> str:
     return text.replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
 
@@ -225,7 +226,7 @@ class NinjaBuild(build_ext):
         link = ["-shared", *(f"-L{path}" for path in library_paths()), "-ltorch", "-ltorch_cpu"]
         if cuda:
             units += [
-                *(Unit(source, cuda.flags, define) for source, define in CUDA_UNITS),
+                *cuda_units(cuda.flags),
                 Unit("cuda/bindings.cpp", [*BASE_FLAGS, *torch_flags, "-DUSE_CUDA"]),
                 Unit("cuda/plan.cpp", BASE_FLAGS),
             ]

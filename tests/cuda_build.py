@@ -49,7 +49,7 @@ def source_hash():
     files = [
         CSRC / "job.h",
         *CSRC.glob("core/*.h"),
-        *CSRC.glob("cuda/*"),
+        *CSRC.glob("cuda/*.[ch]*"),
         *ROOT.glob("tests/cpp/cuda_*"),
     ]
     for path in sorted(files):
@@ -73,12 +73,12 @@ def _made(command, name):
 
 
 @cache
-def module(unit, *defines):
-    """The kernels of a unit of csrc/cuda, ready to run on the CPU."""
+def module(unit):
+    """The kernels of a unit (csrc/cuda/units.py), ready to run on the CPU."""
     command = [
         *("nvcc", "-std=c++20", "--expt-relaxed-constexpr", f"-arch={PTX_ARCHITECTURE}", "-ptx"),
-        *(f"-D{define}" for define in defines),
-        *(str(CSRC / "cuda" / unit), "-o"),
+        *([f"-D{unit.define}"] if unit.define else []),
+        *(str(CSRC / "cuda" / unit.source), "-o"),
     ]
     return ptxcpu().Module(_made(command, "kernels.ptx").read_text())
 

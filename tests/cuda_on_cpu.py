@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 import torch
 
 import cuda_build
+from csrc.cuda import units
 
-TILE = 16
 FORMATS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 KERNELS = ("Step", "Run", "Damping", "Apply", "Dense")
-MAX_THREAD_BLOCK = 12
-TEAM_SIZES = (20, 36, 52, 64)  # the largest block of each kind of team
 
 
 class TileRange(Structure):
@@ -70,7 +68,7 @@ class LaunchView(Structure):
     )
 
 
-def _library():
+def plan_library():
     library = cuda_build.plan_library()
     for name in ("plan_tiles", "plan_dense"):
         getattr(library, name).restype = c_void_p
@@ -87,21 +85,17 @@ def _library():
 def kernel_of(name, block_size):
     """The compiled kernel that launch.cu would pick."""
     if name in ("Damping", "Apply"):
-        unit = cuda_build.module("tensor_kernels.cu")
-        return unit.kernel({"Damping": "damping_of_tensors", "Apply": "apply_directions"}[name])
-    if block_size <= MAX_THREAD_BLOCK:
-        unit = cuda_build.module("thread_instance.cu", f"MBF_BLOCK_SIZE={block_size}")
-        instance, stem = block_size, "thread"
-    else:
-        instance = next(i for i, largest in enumerate(TEAM_SIZES) if block_size <= largest)
-        unit = cuda_build.module("team_instance.cu", f"MBF_TEAM_KIND={instance}")
-        stem = "team"
+        kernels = cuda_build.module(units.TENSOR_UNIT)
+        return kernels.kernel({"Damping": "damping_of_tensors", "Apply": "apply_directions"}[name])
+    unit = units.unit_of(block_size)
+    stem = "thread" if unit in units.THREAD_UNITS else "team"
+    instance = unit.define.split("=")[1]
     symbol = {
         "Step": f"run_{stem}_blocksILi{instance}ELb1E",
         "Run": f"run_{stem}_blocksILi{instance}ELb0E",
         "Dense": f"invert_{stem}_matrices",
     }[name]
-    return unit.kernel(symbol)
+    return cuda_build.module(unit).kernel(symbol)
 
 
 def _joint_stride(dims):
@@ -151,7 +145,7 @@ class CudaOnCpu:
     launches: list = field(default_factory=list)
 
     def _run(self, planned, buffers):
-        library = _library()
+        library = plan_library()
         for index in range(library.launch_count(planned)):
             view = library.launch_view(planned, index)
             name = KERNELS[view.kernel]
@@ -172,7 +166,7 @@ class CudaOnCpu:
         library.free_launches(planned)
 
     def _run_tiles(self, device_job, keep, buffers):
-        library = _library()
+        library = plan_library()
         room = library.damping_room(byref(device_job.job))
         if room:
             scratch = torch.full((room,), float("nan"), dtype=torch.float64)
@@ -185,7 +179,7 @@ class CudaOnCpu:
     def _new_job(block_size, counts):
         starts = [0]
         for count in counts:
-            starts.append(starts[-1] + -(-count // TILE))
+            starts.append(starts[-1] + -(-count // units.TILE_BLOCKS))
         device_job = DeviceJob()
         job = device_job.job
         job.block_size, job.tensors = block_size, len(counts)
@@ -285,5 +279,5 @@ class CudaOnCpu:
             d, matrices.numel() // (d * d), matrices.data_ptr(), inverse.data_ptr(),
             info.data_ptr(), damping,
         )  # fmt: skip
-        self._run(c_void_p(_library().plan_dense(byref(job))), [matrices, inverse, info])
+        self._run(c_void_p(plan_library().plan_dense(byref(job))), [matrices, inverse, info])
         return inverse, info

@@ -16,7 +16,8 @@ import test_parts
 import test_strided_tensors
 import test_target_norms
 from block_checks import assert_within, checked_fused_step, make, name_of
-from cuda_on_cpu import MAX_THREAD_BLOCK, CudaOnCpu
+from csrc.cuda import units
+from cuda_on_cpu import CudaOnCpu
 from mbf_kernels._extension import EXTENSION
 
 pytestmark = pytest.mark.cuda_ptx
@@ -26,9 +27,10 @@ CPU = torch.device("cpu")
 BRAIN, HALF, SINGLE = torch.bfloat16, torch.float16, torch.float32
 OPERATORS = ("update_", "invert_", "step_", "fused_step_", "spd_inverse")
 
-THREAD_SIZES = tuple(range(1, MAX_THREAD_BLOCK + 1))
-# The first and last size of every kind of team, and some that are no multiple of its patches.
-SIZES = (*THREAD_SIZES, 13, 16, 20, 21, 25, 36, 37, 49, 52, 53, 62, 64)
+THREAD_SIZES = tuple(range(1, units.MAX_THREAD_BLOCK + 1))
+# The first and last size of every kind of team, and some in between.
+TEAM_ENDS = {size for unit in units.TEAM_UNITS for size in (unit.sizes[0], unit.sizes[-1])}
+SIZES = sorted({*THREAD_SIZES, *TEAM_ENDS, 16, 25, 49, 62})
 # Some of each kind where every size would take too long.
 TYPICAL = (4, 9, 14)
 

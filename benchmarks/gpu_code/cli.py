@@ -10,6 +10,8 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from csrc.cuda.units import MAX_BLOCK
+
 from ..progress import progress_bar
 from . import report
 from .cards import AMD_ARCHITECTURES, ARCHITECTURES
@@ -45,8 +47,10 @@ def _sizes(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]
         found = sorted({d for part in ends for d in range(part[0], part[-1] + 1)})
     except ValueError:
         found = []
-    if not found or found[0] < 1 or found[-1] > 64:
-        raise click.BadParameter(f"expected sizes from 1 to 64, as 1-32 or 9,25, got {value!r}")
+    if not found or found[0] < 1 or found[-1] > MAX_BLOCK:
+        raise click.BadParameter(
+            f"expected sizes from 1 to {MAX_BLOCK}, as 1-32 or 9,25, got {value!r}"
+        )
     return tuple(found)
 
 
@@ -95,7 +99,7 @@ def main(architectures: tuple[str, ...], sizes: tuple[int, ...], page: Path) -> 
         gfx = [name for name in architectures if name in AMD_ARCHITECTURES]
         chosen = _triton_kernels(sizes)
         try:
-            rows += cuda_rows(nvidia, range(1, 65), announce)
+            rows += cuda_rows(nvidia, range(1, MAX_BLOCK + 1), announce)
             rows += triton_rows(nvidia, chosen, announce)
             amd += amd_rows(gfx, chosen, announce)
         except (ToolError, RuntimeError, OSError) as error:

@@ -10,15 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from csrc.cuda import units
+from csrc.cuda.units import Unit
+
 from .cards import ARCHITECTURES
 
 ROOT = Path(__file__).parent.parent.parent
 SOURCES = ROOT / "csrc"
 FLAGS = ("-std=c++20", "-O3", "--expt-relaxed-constexpr")
-MAX_THREAD_BLOCK = 12
-TEAM_SIZES = (20, 36, 52, 64)  # the largest block of each kind of team
-PATCH = 4
-TEAM_THREADS = (256, 256, 512, 512)
 
 
 @dataclass(frozen=True)
@@ -34,13 +33,14 @@ class KernelCode:
     spill_bytes: int  # stores and loads
     stack_bytes: int
     shared_bytes: int  # with the dynamic part, at the largest size
-    threads: int
+    threads: int  # per thread block
+    blocks: int  # computed by one thread block; 0 if it works on whole tensors
     cubin: Path
 
 
 def compile_kernels(
     architectures: Sequence[str] = ARCHITECTURES,
-    sizes: Iterable[int] = range(1, 65),
+    sizes: Iterable[int] = range(1, units.MAX_BLOCK + 1),
     folder: Path | None = None,
 ) -> list[KernelCode]:
     """Compiles every kernel that serves one of ``sizes`` to a cubin per architecture.
@@ -50,57 +50,43 @@ def compile_kernels(
     """
     wanted = set(sizes)
     folder = folder or _cache()
-    units: list[tuple[str, str, tuple[int, ...], int]] = [("tensor_kernels.cu", "", (), 256)]
-    units += [
-        ("thread_instance.cu", f"MBF_BLOCK_SIZE={size}", (size,), 128)
-        for size in range(1, MAX_THREAD_BLOCK + 1)
-        if size in wanted
-    ]
-    first = MAX_THREAD_BLOCK + 1
-    for kind, last in enumerate(TEAM_SIZES):
-        served = tuple(range(first, last + 1))
-        if wanted & set(served):
-            define = f"MBF_TEAM_KIND={kind}"
-            units.append(("team_instance.cu", define, served, TEAM_THREADS[kind]))
-        first = last + 1
     return [
         kernel
-        for unit, define, served, threads in units
+        for unit in units.KERNEL_UNITS
+        if not unit.sizes or wanted & set(unit.sizes)
         for architecture in architectures
-        for kernel in _compile(unit, define, served, threads, architecture, folder)
+        for kernel in _compile(unit, architecture, folder)
     ]
 
 
 def _cache() -> Path:
     digest = hashlib.sha256(" ".join(FLAGS).encode())
-    for path in sorted([SOURCES / "job.h", *SOURCES.glob("core/*.h"), *SOURCES.glob("cuda/*")]):
+    for path in sorted(
+        [SOURCES / "job.h", *SOURCES.glob("core/*.h"), *SOURCES.glob("cuda/*.[ch]*")]
+    ):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "mbf_kernels" / f"cubins-{digest.hexdigest()[:16]}"
 
 
-def _compile(
-    unit: str, define: str, sizes: tuple[int, ...], threads: int, architecture: str, folder: Path
-) -> list[KernelCode]:
-    stem = "_".join([Path(unit).stem, *define.split("=")[1:], architecture])
+def _compile(unit: Unit, architecture: str, folder: Path) -> list[KernelCode]:
+    stem = "_".join([Path(unit.source).stem, *unit.define.split("=")[1:], architecture])
     cubin, log = folder / f"{stem}.cubin", folder / f"{stem}.txt"
     if not (cubin.exists() and log.exists()):
         folder.mkdir(parents=True, exist_ok=True)
         command = [
             *("nvcc", *FLAGS, f"-arch={architecture}", "-cubin", "-Xptxas=-v"),
-            *([f"-D{define}"] if define else []),
-            *(str(SOURCES / "cuda" / unit), "-o", str(cubin)),
+            *([f"-D{unit.define}"] if unit.define else []),
+            *(str(SOURCES / "cuda" / unit.source), "-o", str(cubin)),
         ]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-3000:]}")
         log.write_text(done.stderr)
-    return list(_parse(log.read_text(), sizes, threads, architecture, cubin))
+    return list(_parse(log.read_text(), unit, architecture, cubin))
 
 
-def _parse(
-    text: str, sizes: tuple[int, ...], threads: int, architecture: str, cubin: Path
-) -> Iterable[KernelCode]:
+def _parse(text: str, unit: Unit, architecture: str, cubin: Path) -> Iterable[KernelCode]:
     for part in text.split("Compiling entry function '")[1:]:
         symbol = part.split("'")[0]
         stack, stores, loads = (
@@ -109,18 +95,19 @@ def _parse(
         )
         static = re.search(r"(\d+) bytes smem", part)
         operation = _operation(symbol)
-        dynamic = _team_shared_bytes(max(sizes)) if "team" in symbol else 0
+        dynamic = units.dynamic_shared_bytes(max(unit.sizes)) if unit.sizes else 0
         yield KernelCode(
             name=_plain_name(symbol),
             symbol=symbol,
             operation=operation,
-            sizes=sizes,
+            sizes=unit.sizes,
             architecture=architecture,
             registers=int(_found(r"Used (\d+) registers", part)),
             spill_bytes=stores + loads,
             stack_bytes=stack,
             shared_bytes=(int(static[1]) if static else 0) + dynamic,
-            threads=threads,
+            threads=unit.threads,
+            blocks=unit.blocks,
             cubin=cubin,
         )
 
@@ -148,10 +135,3 @@ def _plain_name(symbol: str) -> str:
         return symbol
     numbers = re.findall(r"L[ib](\d+)E", found[2] or "")
     return found[1] + (f"<{','.join(numbers)}>" if numbers else "")
-
-
-def _team_shared_bytes(d: int) -> int:
-    """TeamMemory in csrc/cuda/parameters.h."""
-    padded = -(-d // PATCH) * PATCH
-    stage, rows, columns = 16 * (d | 1), PATCH * padded * 17, 16 * (padded + PATCH)
-    return 4 * (rows + 2 * columns + 3 * stage)

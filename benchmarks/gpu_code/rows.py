@@ -63,7 +63,6 @@ def cuda_rows(
         for kernel in cuda_kernels.compile_kernels((architecture,), sizes):
             if kernel.cubin not in read:
                 read[kernel.cubin] = read_cubin(kernel.cubin)
-            per_thread = len(kernel.sizes) == 1
             yield Row(
                 "cuda",
                 CUDA_OPERATIONS[kernel.operation],
@@ -73,7 +72,7 @@ def cuda_rows(
                 kernel.spill_bytes,
                 kernel.shared_bytes,
                 kernel.threads,
-                (kernel.threads if per_thread else 16) if kernel.sizes else 0,
+                kernel.blocks,
                 occupancy(architecture, kernel.registers, kernel.threads, kernel.shared_bytes),
                 None,
                 read[kernel.cubin][kernel.symbol],

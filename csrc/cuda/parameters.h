@@ -8,39 +8,34 @@
 #include <cstdint>
 
 #include "../job.h"
+#include "size_classes.h"
 
 namespace mbf::cuda {
 
 constexpr size_t kParameterBytes = 32760;  // the limit is 32,764; pointers align to 8
 
-// Blocks up to this size are inverted by one thread each, in registers.
-constexpr int kMaxThreadBlock = 12;
-
-// Tiles of one thread block where a thread has a block: four warps with two tiles each.
-constexpr int kThreadTiles = 8;
+// Threads per thread block where every block has one thread.
 constexpr int kThreadBlockThreads = kThreadTiles * kTileBlocks;
 
-// Larger blocks are inverted by a team of lanes each, its triangle in their registers as 4 x 4
-// patches; a thread block has the 16 teams of one tile. There are four kinds of team.
-constexpr int kTeamKinds = 4;
-constexpr int kPatch = 4;
-
-struct TeamShape {
-  int max_block;
-  int lanes;    // of a warp
-  int patches;  // of a lane
-};
-
-constexpr TeamShape team_shape(int kind) {
-  constexpr TeamShape shapes[kTeamKinds] = {{20, 16, 1}, {36, 16, 3}, {52, 32, 3}, {64, 32, 5}};
-  return shapes[kind];
-}
-
+// The kind of team that serves blocks larger than kMaxThreadBlock.
 constexpr int team_kind(int block_size) {
   int kind = 0;
-  while (block_size > team_shape(kind).max_block) ++kind;
+  while (block_size > kTeams[kind].max_block) ++kind;
   return kind;
 }
+
+// Each kind of team holds the triangle of its largest block; together they serve all larger blocks.
+constexpr bool teams_serve_all_sizes() {
+  int served = kMaxThreadBlock;
+  for (const TeamShape& team : kTeams) {
+    const int bands = (team.max_block + kPatch - 1) / kPatch;
+    if (team.max_block <= served || 32 % team.lanes != 0) return false;
+    if (bands * (bands + 1) / 2 > team.lanes * team.patches) return false;
+    served = team.max_block;
+  }
+  return served == kMaxBlock;
+}
+static_assert(teams_serve_all_sizes());
 
 // A block's numbers in shared memory are this far apart from the next one's: an odd number of
 // words, so that lanes that read theirs meet different banks.
@@ -63,9 +58,6 @@ struct TeamMemory {
   constexpr int bytes() const { return (rows + 2 * columns + 3 * stage) * 4; }
 };
 static_assert(TeamMemory(kMaxBlock).bytes() <= 48 << 10);  // what every device has
-
-// Threads of the kernels that go number by number or sum over a tensor.
-constexpr int kPlainThreads = 256;
 
 // The strides of a BlockView, in numbers.
 struct Strides {

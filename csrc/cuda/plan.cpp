@@ -22,7 +22,7 @@ int unit_tiles(int block_size) { return one_block_per_thread(block_size) ? kThre
 
 uint32_t unit_threads(int block_size) {
   if (one_block_per_thread(block_size)) return kThreadBlockThreads;
-  return team_shape(team_kind(block_size)).lanes * kTileBlocks;
+  return kTeams[team_kind(block_size)].lanes * kTileBlocks;
 }
 
 uint32_t unit_shared_bytes(int block_size) {
@@ -140,7 +140,7 @@ void plan_damping(const DeviceJob& device_job, std::vector<Launch>& launches) {
   }
   packer.finish([&](std::vector<unsigned char> bytes, uint32_t units) {
     launches.push_back(
-        {Kernel::Damping, job.block_size, units, kPlainThreads, 0, std::move(bytes)});
+        {Kernel::Damping, job.block_size, units, kTensorThreads, 0, std::move(bytes)});
   });
 }
 
@@ -172,7 +172,7 @@ void plan_apply(const DeviceJob& device_job, std::vector<Launch>& launches) {
     packer.add(segment, ceil_div(last - first, header.unit_tiles), {&job.params[t]});
   });
   packer.finish([&](std::vector<unsigned char> bytes, uint32_t units) {
-    launches.push_back({Kernel::Apply, job.block_size, units, kPlainThreads, 0, std::move(bytes)});
+    launches.push_back({Kernel::Apply, job.block_size, units, kTensorThreads, 0, std::move(bytes)});
   });
 }
 

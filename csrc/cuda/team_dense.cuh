@@ -6,9 +6,9 @@
 namespace mbf::cuda {
 
 template <int Kind>
-__global__ void __launch_bounds__(team_shape(Kind).lanes* kTileBlocks)
+__global__ void __launch_bounds__(kTeams[Kind].lanes* kTileBlocks)
     invert_team_matrices(const __grid_constant__ DenseParameters p) {
-  using T = Team<team_shape(Kind).lanes, team_shape(Kind).patches>;
+  using T = Team<kTeams[Kind].lanes, kTeams[Kind].patches>;
   extern __shared__ float4 aligned_memory[];
   __shared__ int failed[kTileBlocks];
   const int d = p.block_size;

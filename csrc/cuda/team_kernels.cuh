@@ -238,9 +238,9 @@ __device__ __forceinline__ void step_tile(const RunParameters& p, const Segment&
 
 // All that is asked for, for one tile. `StepOnly` promises that nothing is updated or inverted.
 template <int Kind, bool StepOnly>
-__global__ void __launch_bounds__(team_shape(Kind).lanes* kTileBlocks)
+__global__ void __launch_bounds__(kTeams[Kind].lanes* kTileBlocks)
     run_team_blocks(const __grid_constant__ RunParameters p) {
-  using T = Team<team_shape(Kind).lanes, team_shape(Kind).patches>;
+  using T = Team<kTeams[Kind].lanes, kTeams[Kind].patches>;
   extern __shared__ float4 aligned_memory[];
   const RunHeader& job = p.job;
   const Segment& segment = entries(p)[own_segment(p)];

@@ -8,24 +8,24 @@ namespace mbf::cuda {
 
 // The sum of all threads, in all of them.
 __device__ __forceinline__ double sum_over_threads(double x) {
-  __shared__ double sums[kPlainThreads / 32];
+  __shared__ double sums[kTensorThreads / 32];
   x = sum_over_lanes<32>(x);
   __syncthreads();
   if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
   __syncthreads();
   double all = 0;
-  for (int warp = 0; warp < kPlainThreads / 32; ++warp) all += sums[warp];
+  for (int warp = 0; warp < kTensorThreads / 32; ++warp) all += sums[warp];
   return all;
 }
 
 // Relative damping in absolute terms, one thread block per tensor. Never quite zero, so that a
 // tensor whose gradients are all zero has an inverse.
-__global__ void __launch_bounds__(kPlainThreads)
+__global__ void __launch_bounds__(kTensorThreads)
     damping_of_tensors(const __grid_constant__ DampingParameters p) {
   constexpr double kLeast = 1e-30;
   const DampedTensor& tensor = entries(p)[blockIdx.x];
   double trace = 0;
-  for (int64_t i = threadIdx.x; i < tensor.tiles; i += kPlainThreads) {
+  for (int64_t i = threadIdx.x; i < tensor.tiles; i += kTensorThreads) {
     trace += p.job.tallies[tensor.tile + i].trace;
   }
   trace = sum_over_threads(trace);
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kPlainThreads)
 __device__ __forceinline__ double scale_of_tensor(const ApplyHeader& job,
                                                   const ApplySegment& segment, bool first_unit) {
   const TileNorms* norms = job.norms + segment.tensor_tile;
-  const int64_t step = static_cast<int64_t>(kPlainThreads) * job.norm_tiles;
+  const int64_t step = static_cast<int64_t>(kTensorThreads) * job.norm_tiles;
   double direction = 0;
   double adam = 0;
   for (int64_t i = threadIdx.x * job.norm_tiles; i < segment.tensor_tiles; i += step) {
@@ -73,7 +73,7 @@ struct Move {
   }
 };
 
-__global__ void __launch_bounds__(kPlainThreads)
+__global__ void __launch_bounds__(kTensorThreads)
     apply_directions(const __grid_constant__ ApplyParameters p) {
   const ApplyHeader& job = p.job;
   const ApplySegment& segment = entries(p)[own_segment(p)];
@@ -92,12 +92,12 @@ __global__ void __launch_bounds__(kPlainThreads)
     using Stored = std::remove_pointer_t<decltype(type)>;
     if (view.strides == nullptr) {
       Stored* w = static_cast<Stored*>(view.data) + view.block * d;
-      for (int i = threadIdx.x; i < blocks * d; i += kPlainThreads) {
+      for (int i = threadIdx.x; i < blocks * d; i += kTensorThreads) {
         w[i] = narrow<Stored>(move(widen(w[i]), u[i]));
       }
     } else {
       // Neighbouring threads take neighbouring blocks, as they lie in a channels_last tensor.
-      for (int b = threadIdx.x; b < blocks; b += kPlainThreads) {
+      for (int b = threadIdx.x; b < blocks; b += kTensorThreads) {
         Stored* w = static_cast<Stored*>(view.data) + strided_block(view, b);
         for (int e = 0; e < d; ++e, w += view.strides->element_stride) {
           *w = narrow<Stored>(move(widen(*w), u[b * d + e]));

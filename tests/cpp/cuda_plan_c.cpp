@@ -21,6 +21,10 @@ std::vector<Launch>* plan_tiles(const mbf::cuda::DeviceJob* job) {
 std::vector<Launch>* plan_dense(const mbf::DenseJob* job) {
   return new std::vector<Launch>(mbf::cuda::plan(*job));
 }
+// The kind of team that serves blocks of this size; -1 where one thread does.
+int32_t team_kind(int32_t block_size) {
+  return block_size <= mbf::cuda::kMaxThreadBlock ? -1 : mbf::cuda::team_kind(block_size);
+}
 int64_t damping_room(const mbf::TileJob* job) { return mbf::cuda::damping_room(*job); }
 
 uint64_t launch_count(const std::vector<Launch>* launches) { return launches->size(); }
