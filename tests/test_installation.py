@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import textwrap
 from pathlib import Path
 
@@ -163,3 +164,28 @@ def test_instruction_sets_share_no_code():
         assert f"mbf::{path.stem.removeprefix('cpu_isa_')}_kernels()" in listed.stdout
         shared = [line for line in listed.stdout.splitlines() if re.search(r" [WVu] ", line)]
         assert not shared, f"{path.name}: {shared[:3]}"
+
+
+def test_a_source_distribution_has_all_that_is_compiled(tmp_path):
+    if not (ROOT / "setup.py").exists():
+        pytest.skip("not a source tree")
+    pytest.importorskip("setuptools")
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("csrc", "mbf_kernels", "python"):
+        ignored = shutil.ignore_patterns("*.so", "*.egg-info")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    command = [sys.executable, "setup.py", "--quiet", "sdist"]
+    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    (archive,) = (tmp_path / "dist").iterdir()
+    with tarfile.open(archive) as opened:
+        shipped = {name.partition("/")[2] for name in opened.getnames()}
+    sources = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "csrc").rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    assert {"csrc/cuda/size_classes.h", "csrc/cuda/units.py"} <= sources
+    assert sources <= shipped
+    assert not [name for name in shipped if name.endswith(".pyc")]
