@@ -138,7 +138,6 @@ struct RunHeader {
   float short_beta, short_rest;  // beta and 1 - beta, rounded
   float lr, momentum, weight_decay, momentum_correction;
   int32_t block_size;
-  uint32_t units;
   bool step;
   bool short_inverse;       // bfloat16, otherwise float32
   bool damping_per_tensor;  // or one for all
@@ -155,7 +154,6 @@ struct ApplyHeader {
   int32_t block_size;
   int32_t norm_tiles;  // tiles whose norms are summed in that of their first
   int32_t unit_tiles;  // tiles of one thread block
-  uint32_t units;
   bool target_per_tensor;
   bool refresh_targets;
 };

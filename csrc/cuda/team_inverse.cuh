@@ -18,8 +18,6 @@ constexpr int kRowStride = kTileBlocks + 1;  // of TeamMemory::rows
 template <int Lanes, int Patches>
 class Team {
  public:
-  static constexpr int kThreads = Lanes * kTileBlocks;
-
   __device__ __forceinline__ Team(int d, float* columns)
       : d_(d),
         bands_((d + kPatch - 1) / kPatch),
