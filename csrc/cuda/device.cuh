@@ -1,4 +1,4 @@
-// Small things every kernel needs: number formats, sums over lanes, the place of a thread block.
+// Helpers of all kernels: number formats, sums over lanes, the segment of a thread block.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -25,7 +25,7 @@ __device__ __forceinline__ Stored narrow(float x) {
   }
 }
 
-// f with a null pointer of the type numbers of this format have.
+// Calls f with a null pointer to the element type of this format.
 template <class F>
 __device__ __forceinline__ void with_format(Format format, F f) {
   if (format == Format::Float32) {
@@ -42,12 +42,12 @@ __device__ __forceinline__ float overflow_limit(bool bfloat16) {
   return __uint_as_float(bfloat16 ? 0x7f7f8000u : 0x7f800000u);
 }
 
-constexpr unsigned kWarp = 0xffffffffu;
+constexpr unsigned kWarp = 0xffffffffu;  // the mask of all lanes
 
 __device__ __forceinline__ double finite_or_zero(float x) { return isfinite(x) ? x : 0.0; }
 
-// Of each `Lanes` neighbouring lanes, in the first of them: halves upon halves, so that the order
-// never changes.
+// The sum over each group of `Lanes` neighbouring lanes, returned to its first lane. The order of
+// additions is always the same.
 template <int Lanes>
 __device__ __forceinline__ double sum_over_lanes(double x) {
   for (int half = Lanes / 2; half > 0; half /= 2) {
@@ -66,7 +66,7 @@ __device__ __forceinline__ const Strides& strides_at(const P& p, uint8_t place) 
   return reinterpret_cast<const Strides*>(p.pool + P::kPool)[-static_cast<int>(place)];
 }
 
-// Place of the entry that owns this thread block.
+// Index of the entry that this thread block belongs to.
 template <class P>
 __device__ __forceinline__ uint32_t own_segment(const P& p) {
   const auto* list = entries(p);

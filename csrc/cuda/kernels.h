@@ -1,4 +1,4 @@
-// The kernels as launch.cu finds them, from the units they are compiled in.
+// Pointers to the kernels for launch.cu, from the translation units that compile them.
 #pragma once
 
 #include "plan.h"

@@ -28,7 +28,7 @@ class DeviceGuard {
   int before_ = 0;
 };
 
-// Runtime numbers to the instances that were compiled; plan.cpp gives none beyond them.
+// The compiled instance for a block size or a kind of team; plan.cpp asks for no other.
 template <int D = 1>
 const void* find_thread_kernel(Kernel kernel, int block_size) {
   if constexpr (D <= kMaxThreadBlock) {

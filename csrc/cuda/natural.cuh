@@ -1,10 +1,9 @@
-// Between tensors as torch keeps them and blocks in shared memory, one warp and 32 blocks at a
-// time.
+// Copies blocks between tensors in torch's layout and shared memory, a warp 32 blocks at a time.
 //
-// A block's numbers are neighbours in memory, so a thread that read its own block would use a few
-// bytes of every sector. Instead lane l takes numbers l, l + 32, ... of the warp's run, and shared
-// memory turns them into blocks. Where the blocks themselves are neighbours (channels_last), each
-// thread goes to its own.
+// The elements of a block are contiguous, so lanes that each read their own block would use a few
+// bytes of every sector. Instead lane l loads elements l, l + 32, ... of the warp's 32 blocks,
+// which is coalesced, and shared memory regroups them by block. In channels_last tensors
+// neighbouring blocks are contiguous instead, and each lane reads its own block.
 #pragma once
 
 #include "../core/macros.h"
@@ -18,7 +17,7 @@ struct NaturalView {
   Format format;
   const Strides* strides;  // null: contiguous
   int64_t block;
-  int count;  // blocks that exist, of 32
+  int count;  // blocks, not counting padding
 };
 
 template <class P>
@@ -31,12 +30,13 @@ __device__ __forceinline__ NaturalView natural_view(const P& p, const void* data
 template <int D>
 using WarpStage = float[32 * stage_stride(D)];
 
+// Where the warp's stage has element i of its contiguous blocks.
 template <int D>
-__device__ __forceinline__ int stage_place(int number) {
-  return D % 2 == 1 ? number : number + number / D;
+__device__ __forceinline__ int stage_place(int i) {
+  return D % 2 == 1 ? i : i + i / D;
 }
 
-// Where block `view.block + lane` of a strided tensor begins, in numbers.
+// Offset of block `view.block + lane` of a strided tensor, in elements.
 __device__ __forceinline__ int64_t strided_block(const NaturalView& view, int lane) {
   const int64_t block = view.block + lane;
   const Strides& s = *view.strides;
@@ -44,18 +44,18 @@ __device__ __forceinline__ int64_t strided_block(const NaturalView& view, int la
   return outer * s.outer_stride + (block - outer * s.inner) * s.inner_stride;
 }
 
-// The first of the D numbers this lane carries: the others are every 32nd of the warp's run, or the
-// rest of the lane's own block.
+// Offset of the first of the D elements this lane copies: every 32nd of the warp's contiguous
+// blocks, or the lane's own block.
 template <int D>
-__device__ __forceinline__ int64_t first_number(const NaturalView& view, int lane) {
+__device__ __forceinline__ int64_t first_element(const NaturalView& view, int lane) {
   return view.strides == nullptr ? view.block * D + lane : strided_block(view, lane);
 }
 
-// The D numbers this lane carries to shared memory: loads only, so that several tensors can be
-// under way at once. Zeros past the last block.
+// Loads the D elements this lane copies into registers, so that loads of several tensors can be in
+// flight at once. Zeros past the last block.
 template <int D>
 __device__ __forceinline__ void fetch(const NaturalView& view, int lane, float (&x)[D]) {
-  const int64_t first = first_number<D>(view, lane);
+  const int64_t first = first_element<D>(view, lane);
   with_format(view.format, [&](auto* type) {
     using Stored = std::remove_pointer_t<decltype(type)>;
     const Stored* from = static_cast<const Stored*>(view.data) + first;
@@ -73,6 +73,7 @@ __device__ __forceinline__ void fetch(const NaturalView& view, int lane, float (
   });
 }
 
+// Stores to shared memory what `fetch` has loaded.
 template <int D>
 __device__ __forceinline__ void put(const NaturalView& view, int lane, const float (&x)[D],
                                     WarpStage<D>& stage) {
@@ -83,10 +84,10 @@ __device__ __forceinline__ void put(const NaturalView& view, int lane, const flo
   }
 }
 
-// The other way: all lanes have written their blocks to `stage`, and the warp has met since.
+// Copies from shared memory to the tensor. A __syncwarp separates it from the writes to `stage`.
 template <int D>
 __device__ __forceinline__ void send(const NaturalView& view, int lane, const WarpStage<D>& stage) {
-  const int64_t first = first_number<D>(view, lane);
+  const int64_t first = first_element<D>(view, lane);
   with_format(view.format, [&](auto* type) {
     using Stored = std::remove_pointer_t<decltype(type)>;
     Stored* to = static_cast<Stored*>(view.data) + first;

@@ -1,4 +1,4 @@
-// Fills parameter structs: as many entries as fit in each, a launch for every struct.
+// Fills parameter structs with as many entries as fit; every struct is one launch.
 #pragma once
 
 #include <cstring>
@@ -11,7 +11,7 @@
 
 namespace mbf::cuda {
 
-constexpr int64_t kMaxUnits = std::numeric_limits<int32_t>::max();  // thread blocks of a launch
+constexpr int64_t kMaxUnits = std::numeric_limits<int32_t>::max();  // thread blocks per launch
 
 // Entries grow from the front of a pool and distinct strides from its back, until they meet.
 template <class P>
@@ -21,15 +21,15 @@ class Packer {
 
   explicit Packer(const typename P::Header& header) : header_(header) { start(); }
 
-  // One more entry that takes `units` thread blocks; `views` (null: not used) are its tensors, in
-  // the order of Entry::natural.
+  // Adds an entry that takes `units` thread blocks; `views` are its tensors in the order of
+  // Entry::natural, null where the job does not use one.
   void add(const Entry& entry, int64_t units, std::initializer_list<const BlockView*> views) {
     if (try_add(entry, units, views)) return;
     flush();
     try_add(entry, units, views);
   }
 
-  // f(parameters as bytes, thread blocks) for every launch.
+  // Calls f(parameters as bytes, thread blocks) for every launch.
   template <class F>
   void finish(F f) {
     flush();
@@ -51,8 +51,8 @@ class Packer {
     start();
   }
 
-  // Where these strides are, among the first `used`, or past them if there is room; kContiguous if
-  // there is none.
+  // The place of a view's strides: one of the first `used`, or else the next one; kContiguous if
+  // the pool has no room for another.
   uint8_t place_of(const BlockView& view, size_t entries_end, uint32_t& used) {
     const Strides wanted{view.inner, view.outer_stride, view.inner_stride, view.element_stride};
     unsigned char* end = parameters().pool + P::kPool;

@@ -1,7 +1,7 @@
-// What a kernel is passed, by value: pointers and numbers of many tensors in one struct.
+// The structs that kernels take by value: pointers, counts and scalars of many tensors in one.
 //
-// Plain C++, shared by the kernels and by plan.cpp, which fills it in on the host. CUDA passes up
-// to 32,764 bytes from 12.1 on; one launch then serves some 450 tensors.
+// Plain C++, shared by the kernels and by plan.cpp, which fills them on the host. From CUDA 12.1 on
+// a kernel takes up to 32,764 bytes, enough for some 450 tensors per launch.
 #pragma once
 
 #include <cstddef>
@@ -35,17 +35,17 @@ constexpr bool teams_serve_all_sizes() {
   }
   return served == kMaxBlock;
 }
-static_assert(teams_serve_all_sizes());
+static_assert(teams_serve_all_sizes(), "kTeams: a size is missing, or a team is too small");
 
-// A block's numbers in shared memory are this far apart from the next one's: an odd number of
-// words, so that lanes that read theirs meet different banks.
+// Distance in shared memory between the first elements of neighbouring blocks, in floats: odd, so
+// that lanes which each read their own block access different banks.
 constexpr int stage_stride(int d) { return d | 1; }
 
-// Parts of a team kernel's shared memory, in floats.
+// The dynamic shared memory of a team kernel: sizes of its parts, in floats.
 struct TeamMemory {
-  int stage;    // D, M or P M of 16 blocks, three times
-  int rows;     // four rows of the triangles, a number of 16 blocks every 17
-  int columns;  // the pivot's column of 16 blocks, twice
+  int stage;    // D, M or P M of 16 blocks; there are three
+  int rows;     // four rows of 16 triangles; neighbouring elements of a block are 17 floats apart
+  int columns;  // the pivot's column of 16 blocks; there are two
 
   constexpr explicit TeamMemory(int d) {
     const int padded = (d + kPatch - 1) / kPatch * kPatch;
@@ -53,13 +53,14 @@ struct TeamMemory {
     rows = kPatch * padded * (kTileBlocks + 1);
     columns = kTileBlocks * column_stride(padded);
   }
-  // Aligned to vectors of four, and blocks of a warp apart by four banks.
+  // A multiple of four, for aligned float4 loads. The four extra floats put the two blocks of a
+  // warp into different banks where the padded size is a multiple of 32.
   static constexpr int column_stride(int padded) { return padded + kPatch; }
   constexpr int bytes() const { return (rows + 2 * columns + 3 * stage) * 4; }
 };
 static_assert(TeamMemory(kMaxBlock).bytes() <= 48 << 10);  // what every device has
 
-// The strides of a BlockView, in numbers.
+// The strides of a BlockView, in elements.
 struct Strides {
   int64_t inner;
   int64_t outer_stride;
@@ -67,9 +68,11 @@ struct Strides {
   int64_t element_stride;
 };
 
-// Where one of a segment's tensors keeps its blocks: contiguous, or place - 1 in the strides.
+// Natural::place of a contiguous tensor. Other tensors have the place of their strides in the pool,
+// counted from 1 and from the end.
 constexpr uint8_t kContiguous = 0;
 
+// Format and layout of one of a segment's tensors.
 struct Natural {
   Format format;
   uint8_t place;
@@ -84,8 +87,8 @@ struct Segment {
   int64_t block;        // its first block in the tensor
   double damping;       // unless it comes from the device
   uint32_t blocks;      // not counting padding
-  uint32_t first_unit;  // thread blocks from this one on are its own
-  uint32_t tensor;      // place in the lists of the call
+  uint32_t first_unit;  // its first thread block in the grid
+  uint32_t tensor;      // index in the lists of the call
   Natural natural[3];   // params, grads, momenta
 };
 
@@ -94,8 +97,8 @@ struct ApplySegment {
   void* params;
   int64_t tile;
   int64_t block;
-  int64_t tensor_tile;   // of the whole tensor, whose norm is wanted:
-  int64_t tensor_tiles;  // first tile and count
+  int64_t tensor_tile;   // first tile of the whole tensor, whose norm is needed
+  int64_t tensor_tiles;  // tiles of the whole tensor
   uint32_t blocks;
   uint32_t first_unit;
   uint32_t tensor;
@@ -106,12 +109,12 @@ struct ApplySegment {
 struct DampedTensor {
   int64_t tile;
   int64_t tiles;
-  double numbers;  // block_size times blocks
+  double elements;  // block_size times blocks
   double damping;
   uint32_t tensor;
 };
 
-// A list of entries, with the strides they refer to behind it.
+// A header and a pool: a list of entries at its front, the strides they refer to at its end.
 template <class HeaderType, class EntryType>
 struct Parameters {
   using Header = HeaderType;
@@ -129,8 +132,8 @@ struct RunHeader {
   Tally* tallies;
   void* inverse;
   int32_t* info;
-  float* directions;  // with target norms, otherwise null
-  TileNorms* norms;   // that of the first tile of a thread block holds the sums of all its tiles
+  float* directions;       // with target norms, otherwise null
+  TileNorms* norms;        // of a thread block, at its first tile: the sums over all its tiles
   const double* damping;   // on the device, or null: then the segments have it
   const double* controls;  // [lr, momentum_correction, update, invert] on the device, or null
   TileRange update, invert;
@@ -139,8 +142,8 @@ struct RunHeader {
   float lr, momentum, weight_decay, momentum_correction;
   int32_t block_size;
   bool step;
-  bool short_inverse;       // bfloat16, otherwise float32
-  bool damping_per_tensor;  // or one for all
+  bool short_inverse;       // P is stored in bfloat16, otherwise in float32
+  bool damping_per_tensor;  // damping has one value per tensor, otherwise one for all
   bool debias;
   bool refresh_targets;
 };
@@ -152,8 +155,8 @@ struct ApplyHeader {
   const double* controls;
   double lr, weight_decay;
   int32_t block_size;
-  int32_t norm_tiles;  // tiles whose norms are summed in that of their first
-  int32_t unit_tiles;  // tiles of one thread block
+  int32_t norm_tiles;  // tiles per thread block of the first pass, which has summed their norms
+  int32_t unit_tiles;  // tiles per thread block of this pass
   bool target_per_tensor;
   bool refresh_targets;
 };

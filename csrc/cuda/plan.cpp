@@ -7,12 +7,13 @@
 namespace mbf::cuda {
 namespace {
 
-// A segment's blocks and thread blocks are 32-bit numbers in the kernels; with this many tiles both
-// stay below 2^30. A multiple of the tiles of any thread block.
+// The most tiles of a segment: kernels count its blocks in 32 bits, here up to 2^30.
 constexpr int64_t kSegmentTiles = int64_t{1} << 26;
+// A segment starts where the second pass looks for norms: at every kThreadTiles-th tile.
+static_assert(kSegmentTiles % kThreadTiles == 0);
 
-// Numbers one thread block of the second pass moves: enough to outweigh finding the tensor's norm.
-constexpr int64_t kApplyNumbers = 8192;
+// Elements per thread block in the second pass: enough to amortise summing the tensor's norms.
+constexpr int64_t kApplyElements = 8192;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -33,8 +34,8 @@ bool is_absent(const TileJob& job, int64_t tensor) {
   return job.grads != nullptr && job.grads[tensor].data == nullptr;
 }
 
-// f(tensor, first tile, last tile) for the tiles in `range` of tensors that are not absent, in
-// pieces of kSegmentTiles counted from the start of the tensor.
+// Calls f(tensor, first, last) for tiles first .. last - 1 of every tensor that is not absent:
+// those in `range`, split at multiples of kSegmentTiles from the start of the tensor.
 template <class F>
 void for_segments(const TileJob& job, TileRange range, F f) {
   for (int64_t t = 0; t < job.tensors; ++t) {
@@ -133,7 +134,7 @@ void plan_damping(const DeviceJob& device_job, std::vector<Launch>& launches) {
     DampedTensor tensor{};
     tensor.tile = first;
     tensor.tiles = last - first;
-    tensor.numbers = static_cast<double>(job.blocks[t]) * job.block_size;
+    tensor.elements = static_cast<double>(job.blocks[t]) * job.block_size;
     tensor.damping = device_job.device_damping == nullptr ? job.damping[t] : 0.0;
     tensor.tensor = static_cast<uint32_t>(t);
     packer.add(tensor, 1, {});
@@ -155,7 +156,7 @@ void plan_apply(const DeviceJob& device_job, std::vector<Launch>& launches) {
   header.weight_decay = job.weight_decay;
   header.block_size = job.block_size;
   header.norm_tiles = unit_tiles(job.block_size);
-  header.unit_tiles = static_cast<int32_t>(ceil_div(kApplyNumbers, kTileBlocks * job.block_size));
+  header.unit_tiles = static_cast<int32_t>(ceil_div(kApplyElements, kTileBlocks * job.block_size));
   header.target_per_tensor = device_job.target_per_tensor;
   header.refresh_targets = job.refresh_targets;
   Packer<ApplyParameters> packer(header);
@@ -187,7 +188,7 @@ std::vector<Launch> plan(const DeviceJob& given) {
   DeviceJob device_job = given;
   TileJob& job = device_job.job;
   if (damping_room(job) > 0) {
-    // The damping of a tensor needs all of its G: the update is a pass of its own here.
+    // Relative damping needs the trace of a tensor's whole G: the update becomes a pass of its own.
     DeviceJob first_pass = device_job;
     first_pass.job.invert = {};
     first_pass.job.step = false;
@@ -206,7 +207,7 @@ std::vector<Launch> plan(const DenseJob& job) {
   std::vector<Launch> launches;
   if (job.count == 0) return launches;
   const int64_t per_unit = unit_tiles(job.block_size) * kTileBlocks;
-  // Thread blocks are counted in 31 bits.
+  // A grid has up to 2^31 - 1 thread blocks.
   const int64_t at_once = kMaxUnits * per_unit;
   const int64_t size = static_cast<int64_t>(job.block_size) * job.block_size;
   for (int64_t first = 0; first < job.count; first += at_once) {

@@ -16,7 +16,7 @@ struct DeviceJob {
   TileJob job;
   const double* device_damping = nullptr;  // one value, or one per tensor
   bool damping_per_tensor = false;         // of device_damping
-  bool target_per_tensor = false;          // target_norms has one value per tensor, not one
+  bool target_per_tensor = false;          // target_norms has one value per tensor, otherwise one
   const double* controls = nullptr;        // [lr, momentum_correction, update, invert], or null
   double* absolute_damping = nullptr;      // room for one value per tensor, if damping is relative
 };
@@ -38,11 +38,11 @@ struct Launch {
   std::vector<unsigned char> parameters;
 };
 
-// In the order they must run. Empty if there is nothing to do.
+// The launches in the order they must run. Empty if there is nothing to do.
 std::vector<Launch> plan(const DeviceJob& device_job);
 std::vector<Launch> plan(const DenseJob& job);
 
-// The room absolute_damping needs, in doubles: 0 if it is not needed.
+// How many doubles absolute_damping must hold; 0 if it is not used.
 int64_t damping_room(const TileJob& job);
 
 }  // namespace mbf::cuda

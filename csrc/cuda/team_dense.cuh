@@ -1,4 +1,4 @@
-// Dense matrices too large for one thread: 16 to a thread block, a team of lanes each.
+// Dense matrices too large for one thread: 16 per thread block, each with a team of lanes.
 #pragma once
 
 #include "team_kernels.cuh"
@@ -22,14 +22,15 @@ __global__ void __launch_bounds__(kTeams[Kind].lanes* kTileBlocks)
   float* inverses = p.inverses + first * size;
 
   T team(d, columns);
-  // f(place in `rows`, matrix, row, col) for rows 4 band .., along the rows of each matrix.
+  // Calls f(index in `rows`, matrix, row, col) for the lower triangles in rows 4 band ..
+  // 4 band + 3. Neighbouring threads have neighbouring columns.
   const auto for_band = [&](int band, auto f) {
     const int top = band * kPatch;
     const int width = min(d, top + kPatch);
-    const int numbers = (width - top) * width;
-    for (int i = threadIdx.x; i < kTileBlocks * numbers; i += blockDim.x) {
-      const int matrix = i / numbers;
-      const int row = top + i % numbers / width;
+    const int elements = (width - top) * width;
+    for (int i = threadIdx.x; i < kTileBlocks * elements; i += blockDim.x) {
+      const int matrix = i / elements;
+      const int row = top + i % elements / width;
       const int col = i % width;
       if (col > row) continue;
       f((triangle_index(row, col) - triangle_size(top)) * kRowStride + matrix, matrix, row, col);

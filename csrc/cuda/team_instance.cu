@@ -1,4 +1,5 @@
-// The kernels of one kind of team, MBF_TEAM_KIND: one unit each, so that they compile side by side.
+// The kernels of one kind of team, MBF_TEAM_KIND. One translation unit per kind: they compile in
+// parallel.
 #include "kernels.h"
 #include "team_dense.cuh"
 

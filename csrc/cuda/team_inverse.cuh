@@ -1,9 +1,9 @@
 // Inverses of the 16 blocks of a tile, each by a team of lanes of one warp.
 //
 // The sweep of core/spd_sweep.h with the triangle spread over the team in 4 x 4 patches, which stay
-// in registers for all pivots. Per pivot its column goes through shared memory; a patch then needs
+// in registers for all pivots. The column of each pivot goes through shared memory; a patch loads
 // two vectors of four from there for 16 multiply-adds. Sizes are padded to a multiple of four by
-// rows of the identity, so that all patches are whole and no lane waits for another's remainder.
+// rows of the identity, so that all patches are whole.
 #pragma once
 
 #include "../core/scalar_lane.h"
@@ -33,8 +33,8 @@ class Team {
     }
   }
 
-  // Takes rows 4 band .. 4 band + 3 of the tile's triangles from shared memory, where all threads
-  // have put them. The diagonal is damped here; padding becomes the identity.
+  // Loads rows 4 band .. 4 band + 3 of the block's triangle from shared memory, where the thread
+  // block has put those of all 16. Adds damping to the diagonal; padding becomes the identity.
   __device__ __forceinline__ void take(int band, const float* rows, float scale, float damping) {
     MBF_UNROLL
     for (int s = 0; s < Patches; ++s) {
@@ -47,7 +47,7 @@ class Team {
         MBF_UNROLL
         for (int c = 0; c < kPatch; ++c) {
           const bool diagonal = row == left + c;
-          // Beyond the diagonal, and in rows that are padding, `line` has something else.
+          // Beyond the diagonal, and in rows that are padding, `line` has other elements.
           const bool there = row < d_ && left + c <= row;
           const float x = scale * line[c * kRowStride];
           a_[s][r][c] = there ? (diagonal ? x + damping : x) : (diagonal ? 1.0f : 0.0f);
@@ -72,11 +72,11 @@ class Team {
         column_ = next;
       }
     }
-    const int diagonal = failed_diagonal(limit);  // by all lanes: a warp may have two teams
+    const int diagonal = failed_diagonal(limit);  // called by all lanes: a warp may have two teams
     return failed != 0 ? failed : diagonal;
   }
 
-  // The way back of take.
+  // Writes rows 4 band .. 4 band + 3 of the inverse to shared memory, where `take` found its rows.
   __device__ __forceinline__ void give(int band, float* rows) const {
     MBF_UNROLL
     for (int s = 0; s < Patches; ++s) {
@@ -101,8 +101,8 @@ class Team {
  private:
   static constexpr int kNone = -1;
 
-  // The same number, but the compiler does not know: it would otherwise keep the addresses of all
-  // patches in registers, which they need themselves.
+  // Returns x and hides that from the compiler, which would otherwise keep the addresses of all
+  // patches in registers that the patches need.
   static __device__ __forceinline__ int fresh(int x) {
     asm volatile("" : "+r"(x));
     return x;
@@ -111,13 +111,13 @@ class Team {
   __device__ __forceinline__ int band_of(int s) const { return fresh(place_[s]) >> 8; }
   __device__ __forceinline__ int across_of(int s) const { return fresh(place_[s]) & 255; }
 
-  // Where row r of a band has the number of this block that is in column `col`.
+  // Index in `rows` of this block's element in row r of the band, column `col`.
   __device__ __forceinline__ int row_place(int band, int r, int col) const {
     return (r * band * kPatch + triangle_index(r, 0) + col) * kRowStride + block_;
   }
 
-  // Column 4 band + k as it is before the sweep: the part left of the diagonal lies in the row.
-  // Of the patches on the diagonal only the lower triangle counts.
+  // Writes column 4 band + k as it is before the sweep to shared memory. Its part above the
+  // diagonal is row 4 band + k. Patches on the diagonal are valid in their lower triangle only.
   __device__ __forceinline__ void publish_column(int band, int k) {
     MBF_UNROLL
     for (int s = 0; s < Patches; ++s) {
@@ -160,7 +160,8 @@ class Team {
     }
   }
 
-  // The first number on the diagonal of the inverse that is not below `limit`, from 1, or 0.
+  // The first element on the diagonal of the inverse that is not positive and below `limit`,
+  // counted from 1; 0 if there is none.
   __device__ __forceinline__ int failed_diagonal(float limit) const {
     constexpr int kFine = kMaxBlock + 1;
     int first = kFine;

@@ -1,8 +1,8 @@
-// Blocks too large for one thread's registers: a thread block has one tile, a team of lanes each of
-// its 16 blocks.
+// Blocks too large for the registers of one thread: a thread block has one tile, and each of its 16
+// blocks has a team of lanes.
 //
-// The passes that are bound by memory, the update and the step, give half a warp the 64 bytes of a
-// number of all 16 blocks; teams come in for the inverse alone.
+// Only the inverse uses teams. The update and the step are bound by memory: there half a warp
+// accesses the same element of all 16 blocks, which is 64 contiguous bytes.
 #pragma once
 
 #include "../core/adam_step.h"
@@ -12,12 +12,12 @@
 
 namespace mbf::cuda {
 
-// What a thread block is about.
+// The tile of a thread block.
 struct TilePlace {
   int d;
   int64_t tile;
   int64_t block;  // in the tensor
-  int count;      // of 16 blocks that exist
+  int count;      // blocks, not counting padding
 };
 
 __device__ __forceinline__ TilePlace tile_place(const RunHeader& job, const Segment& segment) {
@@ -27,8 +27,8 @@ __device__ __forceinline__ TilePlace tile_place(const RunHeader& job, const Segm
           static_cast<int>(left < kTileBlocks ? left : kTileBlocks)};
 }
 
-// f(number in memory, block, element) for the natural numbers of a tile, neighbouring threads on
-// neighbouring memory.
+// Calls f(element in memory, block, index in the block) for all elements of a tile of a natural
+// tensor. Neighbouring threads access neighbouring memory.
 template <class F>
 __device__ __forceinline__ void for_natural(const NaturalView& view, int d, F f) {
   with_format(view.format, [&](auto* type) {
@@ -50,7 +50,7 @@ __device__ __forceinline__ void for_natural(const NaturalView& view, int d, F f)
   });
 }
 
-// Half a warp per row of the triangles; thread `lane` of it has block `lane`.
+// Half a warp per row of the 16 triangles; its thread `lane` has block `lane`.
 struct RowLanes {
   int lane = threadIdx.x % kTileBlocks;
   int first = threadIdx.x / kTileBlocks;
@@ -71,8 +71,8 @@ __device__ __forceinline__ void update_rows(const RunHeader& job, float* stats, 
   }
 }
 
-// u = P m. Each row is summed whole: left of the diagonal along the row, beyond it down the column,
-// which the caches have by then.
+// u = P m. One thread sums a whole row: up to the diagonal along the stored row, beyond it down the
+// column, which the rows below have brought into the cache.
 template <class Stored>
 __device__ __forceinline__ void multiply_rows(const Stored* inverse, const float* m, float* u,
                                               int d) {
@@ -92,7 +92,7 @@ __device__ __forceinline__ void multiply_rows(const Stored* inverse, const float
   }
 }
 
-// The numbers of rows 4 band .. in the packed triangle: first, and how many.
+// The elements of rows 4 band .. 4 band + 3 in the packed triangle: index of the first, and count.
 struct Band {
   int first, count;
   __device__ __forceinline__ Band(int band, int d)
@@ -100,7 +100,7 @@ struct Band {
         count(triangle_size(min(d, (band + 1) * kPatch)) - first) {}
 };
 
-// P and info of a tile from its G. `rows` and `columns` are shared memory.
+// Computes P and info of a tile from its G. `rows` and `columns` are shared memory.
 template <class T>
 __device__ __forceinline__ void invert_tile(const RunHeader& job, const TilePlace& at, float scale,
                                             float damping, float* rows, float* columns) {
@@ -140,7 +140,8 @@ __device__ __forceinline__ void invert_tile(const RunHeader& job, const TilePlac
   if (threadIdx.x < at.count) job.info[at.tile * kTileBlocks + threadIdx.x] = failed[threadIdx.x];
 }
 
-// The tile's weight, and its tally if G was updated. All threads come here after the update.
+// Returns the tile's weight and, if G was updated, stores its tally. All threads call it, after the
+// update.
 __device__ __forceinline__ double tile_weight(const RunHeader& job, const TilePlace& at,
                                               bool updated) {
   __shared__ double shared_weight;
@@ -164,7 +165,7 @@ __device__ __forceinline__ double tile_weight(const RunHeader& job, const TilePl
   return shared_weight;
 }
 
-// Squared norms over the blocks of the tile, by the first warp.
+// Stores the squared norms over the blocks of the tile; the first warp does it.
 __device__ __forceinline__ void store_tile_norms(const RunHeader& job, const TilePlace& at,
                                                  const float* u, const float* m, float correction) {
   if (threadIdx.x >= 32) return;
@@ -192,7 +193,7 @@ __device__ __forceinline__ void store_tile_norms(const RunHeader& job, const Til
   if (threadIdx.x == 0) job.norms[at.tile] = sums;
 }
 
-// M and W of a tile, or with target norms M and P M. D is in `d`, and everybody knows.
+// Updates M and W of a tile or, with target norms, M and P M. All threads see D in `grads`.
 __device__ __forceinline__ void step_tile(const RunParameters& p, const Segment& segment,
                                           const TilePlace& at, const float* grads, float* momenta,
                                           float* directions) {
@@ -236,7 +237,7 @@ __device__ __forceinline__ void step_tile(const RunParameters& p, const Segment&
   store_tile_norms(job, at, directions, momenta, numbers.momentum_correction);
 }
 
-// All that is asked for, for one tile. `StepOnly` promises that nothing is updated or inverted.
+// Everything the job asks of one tile. `StepOnly`: the job has no update and no inversion.
 template <int Kind, bool StepOnly>
 __global__ void __launch_bounds__(kTeams[Kind].lanes* kTileBlocks)
     run_team_blocks(const __grid_constant__ RunParameters p) {

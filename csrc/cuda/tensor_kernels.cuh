@@ -1,12 +1,12 @@
-// What is wanted of whole tensors: absolute damping from traces, and the second pass of a step with
-// target norms. Sums are in double and in an order that depends on nothing but the tensor's size.
+// Kernels for whole tensors: absolute damping from traces, and the second pass of a step with
+// target norms. Sums are in double, in an order that depends only on the tensor's size.
 #pragma once
 
 #include "natural.cuh"
 
 namespace mbf::cuda {
 
-// The sum of all threads, in all of them.
+// The sum over a thread block, returned to all of its threads.
 __device__ __forceinline__ double sum_over_threads(double x) {
   __shared__ double sums[kTensorThreads / 32];
   x = sum_over_lanes<32>(x);
@@ -33,12 +33,12 @@ __global__ void __launch_bounds__(kTensorThreads)
   const double damping = p.job.damping == nullptr
                              ? tensor.damping
                              : p.job.damping[p.job.damping_per_tensor ? tensor.tensor : 0];
-  p.job.out[tensor.tensor] = fmax(damping * trace / tensor.numbers, kLeast);
+  p.job.out[tensor.tensor] = fmax(damping * trace / tensor.elements, kLeast);
 }
 
-// What the direction of a tensor is multiplied by to have the target norm. Every thread block of
-// the tensor finds it for itself, from the sums that the first pass has left; on a refresh the
-// first of them also keeps the new target.
+// The factor that gives a tensor's direction the target norm. Every thread block of the tensor
+// computes it from the sums that the first pass has stored; on a refresh the first one also stores
+// the new target.
 __device__ __forceinline__ double scale_of_tensor(const ApplyHeader& job,
                                                   const ApplySegment& segment, bool first_unit) {
   const TileNorms* norms = job.norms + segment.tensor_tile;
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kTensorThreads)
         w[i] = narrow<Stored>(move(widen(w[i]), u[i]));
       }
     } else {
-      // Neighbouring threads take neighbouring blocks, as they lie in a channels_last tensor.
+      // Neighbouring threads take neighbouring blocks, which are contiguous in channels_last.
       for (int b = threadIdx.x; b < blocks; b += kTensorThreads) {
         Stored* w = static_cast<Stored*>(view.data) + strided_block(view, b);
         for (int e = 0; e < d; ++e, w += view.strides->element_stride) {

@@ -5,21 +5,21 @@
 
 namespace mbf::cuda {
 
-// f(i, matrix, row, col) for the numbers of the warp's matrices that this lane carries, in the
-// order they lie in memory.
+// Calls f(i, matrix, row, col) for the elements of the warp's matrices that this lane copies: every
+// 32nd in memory order.
 template <int D, class F>
-__device__ __forceinline__ void for_own_numbers(int count, int lane, F f) {
+__device__ __forceinline__ void for_own_elements(int count, int lane, F f) {
 #pragma unroll 4
   for (int i = lane; i < count * D * D; i += 32) {
     const int matrix = i / (D * D);
-    const int number = i - matrix * (D * D);
-    const int row = number / D;
-    f(i, matrix, row, number - row * D);
+    const int element = i - matrix * (D * D);
+    const int row = element / D;
+    f(i, matrix, row, element - row * D);
   }
 }
 
-// A warp's matrices come in and go out as one run of memory; between them shared memory has their
-// triangles.
+// A warp loads and stores its matrices as one contiguous run; in between, their triangles are in
+// shared memory.
 template <int D>
 __global__ void __launch_bounds__(kThreadBlockThreads, wanted_residents(D))
     invert_thread_matrices(const __grid_constant__ DenseParameters p) {
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreadBlockThreads, wanted_residents(D))
   const int count = left < 32 ? static_cast<int>(left) : 32;
 
   const float* matrices = p.matrices + first * (D * D);
-  for_own_numbers<D>(count, lane, [&](int i, int matrix, int row, int col) {
+  for_own_elements<D>(count, lane, [&](int i, int matrix, int row, int col) {
     if (col <= row) stage[matrix * kStride + triangle_index(row, col)] = matrices[i];
   });
   __syncwarp();
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreadBlockThreads, wanted_residents(D))
   }
   __syncwarp();
   float* inverses = p.inverses + first * (D * D);
-  for_own_numbers<D>(count, lane, [&](int i, int matrix, int row, int col) {
+  for_own_elements<D>(count, lane, [&](int i, int matrix, int row, int col) {
     inverses[i] = stage[matrix * kStride + symmetric_index(row, col)];
   });
 }

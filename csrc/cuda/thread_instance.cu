@@ -1,4 +1,5 @@
-// The kernels of one size, MBF_BLOCK_SIZE: one unit each, so that they compile side by side.
+// The kernels of one block size, MBF_BLOCK_SIZE. One translation unit per size: they compile in
+// parallel.
 #include "kernels.h"
 #include "thread_dense.cuh"
 

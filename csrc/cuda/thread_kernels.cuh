@@ -1,8 +1,8 @@
 // One block per thread, its triangle in registers: sizes up to kMaxThreadBlock.
 //
-// A warp has two tiles. Loads of G and P are coalesced by the tile layout (half a warp reads the 64
-// bytes of one number of 16 blocks), those of D, M and W by natural.cuh. All a thread block does is
-// of one tensor, so that it can sum what a norm needs.
+// A warp has two tiles. Loads of G and P are coalesced by the tile layout (half a warp reads one
+// element of 16 blocks, 64 bytes), those of D, M and W by natural.cuh. All blocks of a thread block
+// belong to one tensor, so that it can sum their part of the tensor's norm.
 #pragma once
 
 #include "../core/adam_step.h"
@@ -16,9 +16,9 @@ namespace mbf::cuda {
 
 constexpr int kWarps = kThreadBlockThreads / 32;
 
-// Thread blocks a multiprocessor shall hold, which caps registers: 64 up to 9 x 9, where half of an
-// A100's threads then fit; beyond that the triangle alone takes more. With 64 the kernels of 8 x 8
-// spill on sm_100 and sm_120.
+// Thread blocks that must fit on a multiprocessor, which caps the registers of a thread: 64 up to
+// 9 x 9, for an occupancy of one half on an A100; beyond that the triangle needs more. With 64 the
+// kernels of 8 x 8 spill on sm_100 and sm_120.
 MBF_INLINE constexpr int wanted_residents(int d) {
   return d == 8 ? 7 : d <= 9 ? 8 : d == 10 ? 6 : 4;
 }
@@ -26,10 +26,10 @@ MBF_INLINE constexpr int wanted_residents(int d) {
 template <int D>
 struct ThreadStages {
   WarpStage<D> grads, momenta, params;
-  uint32_t segment;  // place in the list
+  uint32_t segment;  // index in the list
 };
 
-// The triangle of this lane's block in a tile; number i is 16 i further on.
+// Offset of the triangle of this lane's block in G or P; its element i is 16 i further on.
 template <int D>
 __device__ __forceinline__ int64_t triangle_offset(int64_t tile, int lane) {
   return tile * (triangle_size(D) * kTileBlocks) + lane % kTileBlocks;
@@ -49,7 +49,7 @@ __device__ __forceinline__ void store_inverse(const RunHeader& job, int64_t offs
   }
 }
 
-// A number of G that is kept in a register as well as in memory.
+// An element of G, kept in a register as well as in memory.
 struct StatsSlot {
   float* memory;
   float* kept;
@@ -57,14 +57,14 @@ struct StatsSlot {
   __device__ __forceinline__ void store(float x) const { *memory = *kept = x; }
 };
 
-// A vector that is read from shared memory every time: registers are for the triangle.
+// A vector that is read from shared memory at every use, to leave the registers to the triangle.
 struct SharedVector {
   const volatile float* memory;
   __device__ __forceinline__ float operator[](int e) const { return memory[e]; }
 };
 
-// a <- (scale a + damping I)^-1; returns 0 or the 1-based pivot that failed. Reciprocals of pivots
-// first: one bad pivot spoils all of the diagonal.
+// a <- (scale a + damping I)^-1; returns 0 or the 1-based pivot that failed. The reciprocals of
+// the pivots are checked first: one bad pivot spoils the whole diagonal.
 template <int D>
 __device__ __forceinline__ int invert_block(float (&a)[triangle_size(D)], float scale,
                                             float damping, float limit) {
@@ -99,18 +99,18 @@ __device__ __forceinline__ double square_of_block(const float (&u)[D]) {
   return isfinite(wide) ? wide : 0.0;
 }
 
-// What a warp is about: up to 32 blocks of one tensor, in two tiles.
+// The blocks of a warp: up to 32 of one tensor, in two tiles.
 struct WarpPlace {
   int lane;
   int64_t block;     // in the tensor
-  int count;         // of 32 blocks that exist
+  int count;         // blocks, not counting padding
   int64_t tile;      // this lane's
-  bool tile_exists;  // this lane's tile is the tensor's, though its block may be padding
-  bool exists;
+  bool tile_exists;  // this lane's tile belongs to the tensor; its block may be padding
+  bool exists;       // this lane's block is not padding
 };
 
-// The phases of a kernel find their place anew: what one of them keeps for the next is a register
-// that its triangle could have, and the compiler must not see that the two are the same.
+// Every phase of a kernel computes its place again: a value kept from one phase to the next would
+// take a register from the triangle. The asm hides from the compiler that both are the same.
 __device__ __forceinline__ WarpPlace warp_place(const Segment& segment) {
   uint32_t thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
@@ -127,7 +127,7 @@ __device__ __forceinline__ WarpPlace warp_place(const Segment& segment) {
   return at;
 }
 
-// Brings D, M and W of the warp's blocks to shared memory, those that are wanted.
+// Loads D, M and W of the warp's blocks into shared memory, those that the job needs.
 template <int D>
 __device__ __forceinline__ void fetch_blocks(const RunParameters& p, const Segment& segment,
                                              ThreadStages<D>& stage) {
@@ -151,8 +151,9 @@ __device__ __forceinline__ void fetch_blocks(const RunParameters& p, const Segme
   __syncwarp();
 }
 
-// G and P, as far as they are asked for. The trace of G is left for finish_tally, in `trace`: sums
-// and divisions in double would take registers that the triangle needs.
+// Updates G and inverts it into P, as far as the job asks for it. The trace of an updated G goes to
+// `trace`, for finish_tally: its sums and divisions in double would take registers that the
+// triangle needs.
 template <int D, class FindSegment>
 __device__ __forceinline__ void refresh_blocks(const RunHeader& job, FindSegment segment,
                                                const WarpStage<D>& grads, float& trace) {
@@ -188,10 +189,10 @@ __device__ __forceinline__ void refresh_blocks(const RunHeader& job, FindSegment
   job.info[to.tile * kTileBlocks + to.lane % kTileBlocks] = failed;
 }
 
-// The tallies of updated tiles. All lanes take part.
+// Stores the tallies of updated tiles. All lanes take part.
 __device__ __forceinline__ void finish_tally(const RunHeader& job, const Segment& segment,
                                              float trace) {
-  __syncwarp();  // who needs the old weight has read it
+  __syncwarp();  // all lanes have read the old weight
   const WarpPlace at = warp_place(segment);
   const bool update = at.tile_exists && job.update.contains(at.tile);
   const double sum = sum_over_lanes<kTileBlocks>(update ? finite_or_zero(trace) : 0.0);
@@ -200,7 +201,7 @@ __device__ __forceinline__ void finish_tally(const RunHeader& job, const Segment
   job.tallies[at.tile] = {weight, weight > 0 ? sum / weight : 0.0};
 }
 
-// The sums of a thread block in the first of its tiles.
+// Stores the sums of a thread block at the first of its tiles.
 __device__ __forceinline__ void store_norms(const RunHeader& job, const Segment& segment,
                                             double direction, double adam) {
   __shared__ TileNorms sums[kWarps];
@@ -216,15 +217,15 @@ __device__ __forceinline__ void store_norms(const RunHeader& job, const Segment&
   job.norms[segment.tile + int64_t{blockIdx.x - segment.first_unit} * kThreadTiles] = all;
 }
 
-// M and W, or with target norms M and P M. P comes from memory even if it was just computed: from
-// the cache then, and P, M and u together would not fit the registers of 9 x 9 blocks.
+// Updates M and W or, with target norms, M and P M. P is read from memory, even if it was just
+// computed and is in the cache: P, M and u of a 9 x 9 block together would not fit in registers.
 template <int D>
 __device__ __forceinline__ void step_blocks(const RunParameters& p, const Segment& segment,
                                             ThreadStages<D>& stage) {
   const RunHeader& job = p.job;
   const WarpPlace at = warp_place(segment);
   const int64_t offset = triangle_offset<D>(at.tile, at.lane);
-  // A lane reads and writes only its own block of the stages until the warp meets.
+  // Until __syncwarp a lane reads and writes only its own block of the stages.
   float* own_m = &stage.momenta[at.lane * stage_stride(D)];
   const float* own_d = &stage.grads[at.lane * stage_stride(D)];
   float* own_w = &stage.params[at.lane * stage_stride(D)];
@@ -271,8 +272,8 @@ __device__ __forceinline__ void step_blocks(const RunParameters& p, const Segmen
   store_norms(job, segment, at.exists ? square_of_block<D>(u) : 0.0, adam);
 }
 
-// All that is asked for, for the blocks of one thread block. `StepOnly` promises that nothing is
-// updated or inverted.
+// Everything the job asks of the blocks of one thread block. `StepOnly`: the job has no update and
+// no inversion.
 template <int D, bool StepOnly>
 __global__ void __launch_bounds__(kThreadBlockThreads, wanted_residents(D))
     run_thread_blocks(const __grid_constant__ RunParameters p) {
@@ -280,7 +281,7 @@ __global__ void __launch_bounds__(kThreadBlockThreads, wanted_residents(D))
   ThreadStages<D>& stage = stages[threadIdx.x / 32];
   const uint32_t index = own_segment(p);
   if (threadIdx.x % 32 == 0) stage.segment = index;
-  fetch_blocks<D>(p, entries(p)[index], stage);  // the warp meets here
+  fetch_blocks<D>(p, entries(p)[index], stage);  // ends with __syncwarp
   const auto segment = [&]() -> const Segment& {
     return entries(p)[*static_cast<const volatile uint32_t*>(&stage.segment)];  // see warp_place
   };

@@ -235,7 +235,7 @@ void test_more_tensors_than_a_launch_holds() {
       CHECK(launch.grid == p.count, "one thread block per tensor");
       for (uint32_t i = 0; i < p.count; ++i) {
         const DampedTensor& tensor = entries(p)[i];
-        CHECK(tensor.tensor == damped && tensor.tiles == 3 && tensor.numbers == 33.0 * d,
+        CHECK(tensor.tensor == damped && tensor.tiles == 3 && tensor.elements == 33.0 * d,
               "tensor %u", tensor.tensor);
         ++damped;
       }
