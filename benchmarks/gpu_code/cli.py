@@ -24,7 +24,7 @@ SHOWN = ("sm_80", "sm_90")
 
 
 def _triton_kernels(sizes: Sequence[int]) -> list[Kernel]:
-    """Every pass in float32, and the short formats of the sizes of 3 x 3 and 5 x 5 kernels."""
+    """Every pass in float32; for blocks of 3 x 3 and 5 x 5 convolutions also in 16-bit formats."""
     found = list(kernels(sizes))
     short = [d for d in (9, 25) if d in sizes]
     for dtype, inverse_dtype in (("fp32", "bf16"), ("bf16", "bf16"), ("fp16", "fp32")):
@@ -67,7 +67,7 @@ def _sizes(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]
     default="1-32",
     show_default=True,
     callback=_sizes,
-    help="Of the blocks Triton's kernels are compiled for: 1-32, or 9,25.",
+    help="Block sizes to compile Triton's kernels for: 1-32, or 9,25.",
 )
 @click.option(
     "--page",
@@ -79,11 +79,11 @@ def main(architectures: tuple[str, ...], sizes: tuple[int, ...], page: Path) -> 
     """Compile the GPU kernels for every architecture and read what the compilers made of them.
 
     No GPU is needed: nvcc compiles the CUDA kernels, Triton its own, most of an hour on two cores
-    the first time. Results stay in the user's cache: a run that was interrupted goes on where it
-    was, a second one takes seconds. Writes tables of registers, spills, shared memory, occupancy
+    the first time. Results stay in the user's cache: an interrupted run resumes where it stopped,
+    a second run takes seconds. Writes tables of registers, spills, shared memory, occupancy
     and instructions into the page, and fails if any kernel spills.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run ends its processes
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run ends its compilers
     console = Console()
     rows: list[Row] = []
     amd: list[AmdRow] = []
@@ -108,7 +108,7 @@ def main(architectures: tuple[str, ...], sizes: tuple[int, ...], page: Path) -> 
         (
             "### All kernels\n",
             report.all_kernels(rows),
-            "### Blocks of nine numbers\n",
+            "### Blocks of nine elements\n",
             report.blocks_of_nine(rows, SHOWN),
             "### AMD\n",
             report.amd(amd),

@@ -27,7 +27,7 @@ class KernelCode:
     name: str  # run_thread_blocks<9,1>
     symbol: str
     operation: str  # step, run, dense, damping or apply
-    sizes: tuple[int, ...]  # block sizes it serves; empty for those that serve all
+    sizes: tuple[int, ...]  # block sizes it serves; empty if it serves all
     architecture: str  # sm_80
     registers: int
     spill_bytes: int  # stores and loads
@@ -45,8 +45,8 @@ def compile_kernels(
 ) -> list[KernelCode]:
     """Compiles every kernel that serves one of ``sizes`` to a cubin per architecture.
 
-    Cubins and what ptxas says of them stay in ``folder`` (the user's cache if None), by the
-    contents of the sources: a second call takes them from there.
+    Cubins and the logs of ptxas stay in ``folder``, and a second call takes them from there. The
+    default is a folder of the user's cache that is named by the contents of the sources.
     """
     wanted = set(sizes)
     folder = folder or _cache()
@@ -115,7 +115,7 @@ def _parse(text: str, unit: Unit, architecture: str, cubin: Path) -> Iterable[Ke
 def _found(pattern: str, text: str) -> str:
     match = re.search(pattern, text)
     if match is None:
-        raise RuntimeError(f"ptxas does not say {pattern!r}: {text[:500]}")
+        raise RuntimeError(f"expected {pattern!r} in the log of ptxas, found: {text[:500]}")
     return match[1]
 
 
@@ -133,5 +133,5 @@ def _plain_name(symbol: str) -> str:
     found = re.search(r"\d+([a-z_]+)(?:I((?:L[ib]\d+E)+))?", symbol.removeprefix("_ZN3mbf4cuda"))
     if found is None:
         return symbol
-    numbers = re.findall(r"L[ib](\d+)E", found[2] or "")
-    return found[1] + (f"<{','.join(numbers)}>" if numbers else "")
+    arguments = re.findall(r"L[ib](\d+)E", found[2] or "")
+    return found[1] + (f"<{','.join(arguments)}>" if arguments else "")

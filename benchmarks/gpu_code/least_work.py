@@ -1,4 +1,4 @@
-"""The least a thread has to do for one block, to hold against what stands in the machine code."""
+"""The least work that one block takes, to compare with what the machine code does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..micro import byte_model
 
 @dataclass(frozen=True)
 class Work:
-    """Of one block. A multiply-add counts as two flops; loads and stores are of single numbers."""
+    """Of one block. A multiply-add counts as two flops; loads and stores count elements."""
 
     flops: int
     loads: int
@@ -17,7 +17,7 @@ class Work:
 
 
 def least_work(operation: str, d: int) -> Work | None:
-    """For an operation as the report calls it; None for one whose minimum is not stated here."""
+    """For an operation by its name in the report; None if its minimum is not known here."""
     triangle = d * (d + 1) // 2
     inverse = byte_model.inverse_flops(d)
     # beta G + (1 - beta) d d^T

@@ -1,4 +1,4 @@
-"""The report as Markdown: what docs/gpu.md shows between its two marks."""
+"""The report as Markdown: the part of docs/gpu.md between its two marks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _sizes(sizes: Sequence[int]) -> str:
 
 
 def blocks_of_nine(rows: Sequence[Row], architectures: Sequence[str]) -> str:
-    """The kernels of 3 x 3 convolutions one by one; those of short formats are left out."""
+    """The kernels of 3 x 3 convolutions one by one; without those of 16-bit formats."""
     chosen = {
         (r.backend, r.operation, r.architecture): r
         for r in rows
@@ -85,7 +85,7 @@ def blocks_of_nine(rows: Sequence[Row], architectures: Sequence[str]) -> str:
 def _against_least(row: Row, d: int) -> tuple[str, ...]:
     """Flops, loads and stores in the code, with their minimum where the code has no loops.
 
-    Loops of spd_inverse move numbers only: its flops have a minimum all the same.
+    The loops of spd_inverse only copy elements, so its flops are compared all the same.
     """
     if row.code is None:
         return "", "", ""
@@ -102,7 +102,7 @@ def _against_least(row: Row, d: int) -> tuple[str, ...]:
 
 
 def predicted_times(sizes: Sequence[int] = (4, 9, 16, 25)) -> str:
-    """A step by its bytes beside fused Adam's: arithmetic on published bandwidths, no timing."""
+    """Bytes of a step beside fused Adam's, and its time at published bandwidths."""
     lines = []
     for d in sizes:
         adam = byte_model.adamw_bytes(d)
@@ -139,7 +139,7 @@ def amd(rows: Sequence[AmdRow]) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Replaces what stands between the marks.
+    """Replaces the text between the marks.
 
     Raises:
         ValueError: the page has no marks.

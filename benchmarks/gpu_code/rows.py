@@ -1,4 +1,4 @@
-"""One row per compiled kernel, whoever wrote it."""
+"""One row of figures per compiled kernel, for the kernels of both backends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .triton_kernels import Kernel
 
 Announce = Callable[[str], None]
 
-# What the passes of the two backends are called in the report.
+# The names of the CUDA kernels in the report.
 CUDA_OPERATIONS = {
     "run": "update, inverse, step: any of them",
     "step": "step",
@@ -26,24 +26,24 @@ CUDA_OPERATIONS = {
 
 @dataclass(frozen=True)
 class Row:
-    """A kernel for one architecture. What is not known of it is None."""
+    """A kernel for one architecture. Figures that are not known are None."""
 
     backend: str
     operation: str
-    block_sizes: tuple[int, ...]  # it serves; empty: all
+    block_sizes: tuple[int, ...]  # that it serves; empty if it serves all
     architecture: str
     registers: int
     spill_bytes: int
     shared_bytes: int
     threads: int
-    blocks: int  # one program or thread block computes; 0 where it does not go by blocks
+    blocks: int  # per program or thread block; 0 if it works on whole tensors
     occupancy: float
-    seconds: float | None  # compiling took
+    seconds: float | None  # to compile
     code: MachineCode | None
 
     @property
     def straight(self) -> bool:
-        """What stands in the code is executed once by every thread."""
+        """Whether the code has no loops: a thread executes an instruction at most once."""
         return self.code is not None and not self.code.loops
 
     @property
@@ -115,7 +115,7 @@ def _triton_operation(kernel: Kernel) -> str:
 
 @dataclass(frozen=True)
 class AmdRow:
-    """A Triton kernel for an AMD card, from the notes of its assembly."""
+    """A Triton kernel for one AMD architecture, from the notes in its assembly."""
 
     operation: str
     block_size: int

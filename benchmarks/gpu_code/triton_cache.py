@@ -1,6 +1,6 @@
-"""The Triton kernels compiled by several processes, and kept: a run can be interrupted and resumed.
+"""Compiles the Triton kernels in several processes and keeps the results of an interrupted run.
 
-What is kept is what the compilers made of a kernel, in numbers, by the contents of its source.
+The results are figures of the compiled kernels, in files named by the contents of the sources.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from . import sass, triton_kernels
 from .sass import MachineCode, read_cubin
 from .triton_kernels import Kernel
 
-Announce = Callable[[str, int, int], None]  # what was done, how many are done, of how many
+Announce = Callable[[str, int, int], None]  # what was done, how many are done, how many there are
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one kernel for one architecture; of NVIDIA's, also the code."""
+    """Of one kernel compiled for one architecture. The code is read for NVIDIA only."""
 
     threads: int
     lanes: int
@@ -50,10 +50,9 @@ def figures(
     folder: Path | None = None,
     announce: Announce = lambda *_: None,
 ) -> dict[tuple[Kernel, str], Figures]:
-    """Of every kernel for every architecture, in that order of keys.
+    """The figures of every kernel for every architecture, by kernel and architecture.
 
-    Those that ``folder`` (the user's cache if None) has not yet are compiled by ``workers``
-    processes.
+    Those not yet in ``folder`` (the user's cache if None) are compiled by ``workers`` processes.
     """
     folder = folder or _cache()
     folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +65,7 @@ def figures(
     done = len(wanted) - len(missing)
     announce("kept from before", done, len(wanted))
     if missing:
-        # Started afresh, not forked: compilers have threads.
+        # Spawned, not forked: compilers have threads, which do not survive a fork.
         with (
             tempfile.TemporaryDirectory(prefix="triton-") as own,
             ProcessPoolExecutor(
@@ -87,7 +86,7 @@ def figures(
                     done += 1
                     announce(f"{architecture}, {_name(kernel)}", done, len(wanted))
             except BaseException:
-                # Else the pool would wait for all of what it has begun.
+                # Otherwise the pool would wait for all kernels that it has started.
                 for child in multiprocessing.active_children():
                     child.terminate()
                 raise
@@ -95,7 +94,7 @@ def figures(
 
 
 def _own_triton_cache(folder: str) -> None:
-    """Triton's own would give a kernel back without telling how long it had taken."""
+    """An empty cache for Triton: a kernel from its usual cache has no time of compilation."""
     os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(dir=folder)
     os.environ.pop("TRITON_INTERPRET", None)
 
@@ -161,7 +160,7 @@ def _place(folder: Path, kernel: Kernel, architecture: str) -> Path:
 
 @cache
 def _versions() -> str:
-    """Of the compiler, and of what reads its results."""
+    """The version of the compiler, and a hash of the code that reads its results."""
     readers = inspect.getsource(_make) + inspect.getsource(_note) + inspect.getsource(sass)
     return f"{version('triton')} {hashlib.sha256(readers.encode()).hexdigest()}"
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-# The passes MiniBlocks asks for, as flags of the kernel; a flag that is not named is off.
+# The passes that MiniBlocks launches, by the kernel flags that are on.
 VARIANTS: dict[str, frozenset[str]] = {
     "update": frozenset({"UPDATE"}),
     "invert": frozenset({"INVERT"}),
@@ -40,22 +40,22 @@ SCALARS = {"tl.float32": "fp32", "tl.float64": "fp64"}
 
 @dataclass(frozen=True)
 class Kernel:
-    """One that MiniBlocks or spd_inverse launches, as far as the compiler is concerned."""
+    """A kernel that MiniBlocks or spd_inverse launches, described as the compiler needs it."""
 
     kind: str  # pass, apply, dense or damping
-    block_size: int = 0  # 0 for one that serves all
-    variant: str = ""  # of VARIANTS, or '' for one that has none
+    block_size: int = 0  # 0 if it serves all
+    variant: str = ""  # of VARIANTS, or '' if it has none
     dtype: str = "fp32"  # of parameters, gradients and momenta
     inverse_dtype: str = "fp32"
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel for one card."""
+    """A kernel compiled for one architecture."""
 
-    threads: int  # of a program
-    lanes: int  # blocks of a program
-    seconds: float  # of a processor's time, ptxas included
+    threads: int  # per program
+    lanes: int  # blocks per program
+    seconds: float  # of processor time to compile, ptxas included
     result: Any  # triton's: .asm["ptx"], .asm["cubin"] or .asm["amdgcn"], .metadata.shared
 
 
@@ -66,7 +66,7 @@ def kernels(
     dtype: str = "fp32",
     inverse_dtype: str = "fp32",
 ) -> Iterator[Kernel]:
-    """What is launched for blocks of these sizes.
+    """The kernels that are launched for blocks of these sizes.
 
     Args:
         block_sizes: 1 to 64.
@@ -86,7 +86,7 @@ def kernels(
 
 @dataclass(frozen=True)
 class Source:
-    """All that the compiler is given for a kernel and an architecture."""
+    """Everything the compiler gets for a kernel and an architecture."""
 
     function: Any
     constants: dict[str, Any]
@@ -96,13 +96,13 @@ class Source:
     target: Any
 
     def describe(self) -> str:
-        """Different for everything that compiles to something else."""
+        """A text that differs between sources that compile to different code."""
         parts = (self.constants, self.options, self.signature, self.target)
         return f"{self.function.cache_key} {parts}"
 
 
 def source_of(kernel: Kernel, architecture: str) -> Source:
-    """For ``sm_80``, ``gfx90a``, ..., with the constants it is launched with."""
+    """The source for an architecture, ``sm_80`` or ``gfx90a``, with the constants of a launch."""
     from triton.backends.compiler import GPUTarget
 
     from mbf_kernels.triton import choice
@@ -160,6 +160,6 @@ def compiled(kernel: Kernel, architecture: str) -> Compiled:
 
 
 def _processor_seconds() -> float:
-    """Of this process and those it has waited for."""
+    """Processor time of this process and of the children it has waited for."""
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(each.ru_utime + each.ru_stime for each in used)
