@@ -54,7 +54,14 @@ ISA_FLAGS = {
     ],
 }
 PORTABLE_ISAS = ["cpu/isa_baseline.cpp"]
-TORCH_SOURCES = ["bindings.cpp", "call.cpp", "tensor_checks.cpp"]
+TORCH_SOURCES = [
+    "torch/cpu_operators.cpp",
+    "torch/call.cpp",
+    "torch/schemas.cpp",
+    "torch/tensor_checks.cpp",
+    "torch/block_views.cpp",
+    "torch/memory_map.cpp",
+]
 PLAIN_SOURCES = ["cpu/isa.cpp", "cpu/driver.cpp"]
 
 CUDA_ARCHITECTURES = ("75", "80", "86", "89", "90", "100", "120")
@@ -221,13 +228,13 @@ class NinjaBuild(build_ext):
             *(Unit(source, BASE_FLAGS + ISA_FLAGS[source]) for source in isa_sources),
             *(Unit(source, BASE_FLAGS + torch_flags) for source in TORCH_SOURCES),
             *(Unit(source, BASE_FLAGS) for source in PLAIN_SOURCES),
-            Unit("module.cpp", [*BASE_FLAGS, *torch_flags, built_for]),
+            Unit("torch/module.cpp", [*BASE_FLAGS, *torch_flags, built_for]),
         ]
         link = ["-shared", *(f"-L{path}" for path in library_paths()), "-ltorch", "-ltorch_cpu"]
         if cuda:
             units += [
                 *cuda_units(cuda.flags),
-                Unit("cuda/bindings.cpp", [*BASE_FLAGS, *torch_flags, "-DUSE_CUDA"]),
+                Unit("torch/cuda_operators.cpp", [*BASE_FLAGS, *torch_flags, "-DUSE_CUDA"]),
                 Unit("cuda/plan.cpp", BASE_FLAGS),
             ]
             # The runtime library is the one torch has loaded.

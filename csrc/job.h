@@ -1,11 +1,13 @@
-// What the kernels are asked to do, in plain pointers and numbers: no torch here.
+// What the kernels are asked to do, in plain pointers and scalars: no torch here.
 #pragma once
 
 #include <cstdint>
 
+#include "core/step.h"
+
 namespace mbf {
 
-// Blocks a tile holds: the same number of 16 neighbouring blocks fills one 64-byte cache line.
+// Blocks in a tile: the same element of 16 neighbouring blocks fills one 64-byte cache line.
 constexpr int kTileBlocks = 16;
 
 // The largest block the small-block kernels take.
@@ -13,9 +15,9 @@ constexpr int kMaxBlock = 64;
 
 enum class Format : int8_t { Float32, Float64, BFloat16, Float16 };
 
-// One tensor seen as blocks. Number e of block b is at
+// One tensor seen as blocks. Element e of block b is at
 //   (b / inner) * outer_stride + (b % inner) * inner_stride + e * element_stride,
-// counted in numbers. Contiguous blocks have element_stride 1 and inner_stride d throughout.
+// counted in elements. Contiguous blocks have element_stride 1 and inner_stride d throughout.
 struct BlockView {
   void* data;
   Format format;
@@ -37,7 +39,7 @@ struct TileRange {
 // What is known of the G of one tile, beside G itself.
 struct Tally {
   double weight;  // the average that beta and (1 - beta) make of ones: G / weight has no bias
-  double trace;   // of G / weight, all finite blocks together
+  double trace;   // of G / weight, summed over the finite blocks
 };
 
 // Squared norms over the blocks of one tile.
@@ -46,11 +48,24 @@ struct TileNorms {
   double adam;       // of Adam's step
 };
 
-// One pass over the tiles of many tensors. Tensor t owns tiles tile_start[t] .. tile_start[t+1]-1,
-// the last of them padded with blocks of zeros. A tensor whose gradient is absent (no data) is left
-// alone by update and step and, in a job with a step, by invert.
+// One value for each tensor, or one for all of them.
+struct PerTensor {
+  double* values;
+  bool one_for_all;
+  bool on_device;  // the values are in device memory: only kernels can read them
+
+  constexpr double of(int64_t tensor) const { return values[one_for_all ? 0 : tensor]; }
+};
+
+// A request: one pass over the tiles of many tensors. Tensor t owns tiles tile_start[t] to
+// tile_start[t + 1] - 1, the last of them padded with blocks of zeros. A tensor whose gradient is
+// absent (no data) is left alone by update and step and, in a job with a step, by invert.
+//
+// All pointers are to memory of the device the job is for, except tile_start, blocks, the views
+// themselves and a PerTensor that says so.
 struct TileJob {
   int block_size;
+  bool float64;  // the format of G and of the arithmetic; otherwise float32
   int64_t tensors;
   const int64_t* tile_start;  // tensors + 1
   const int64_t* blocks;      // per tensor
@@ -68,35 +83,35 @@ struct TileJob {
   Format inverse_format;  // that of the statistics, or BFloat16
   Tally* tallies;         // [tiles], update; invert with debias or relative_damping
   int32_t* info;          // [tiles, 16], invert
-  const double* damping;  // per tensor, invert
+
+  double beta;
+  PerTensor damping;      // invert
   bool relative_damping;  // damping is in units of the mean diagonal of G / weight of the tensor
   bool debias;
-  bool
-      stream_inverse;  // write P, not in bfloat16, past the cache: it is too large to be kept there
+  StepScalars<double> scalars;
 
-  double lr;
-  double momentum;
-  double weight_decay;
-  double beta;
-
-  // With target norms the step takes two passes: the first leaves P M here, block by block as in
-  // the parameters but padded to whole tiles, with its squared norm per tile; the second applies
-  // it. Blocks that are not finite do not count in a norm.
-  double* target_norms;     // per tensor, or null
+  // With target norms the step takes two passes: the first leaves P M in `directions`, block by
+  // block as in the parameters but padded to whole tiles, with its squared norm per tile; the
+  // second applies it. Blocks that are not finite do not count in a norm.
+  PerTensor target_norms;   // values is null without them
   void* directions;         // [direction_tiles, 16, d]
-  int64_t direction_tiles;  // those of the largest tensor or more, on a GPU all
-  int64_t first_direction;  // the tile whose directions come first
+  int64_t direction_tiles;  // those of the largest tensor or more; on a GPU all
   TileNorms* norms;         // [tiles]
-  const double* scale;      // per tensor, second pass: target norm / norm of P M
   // Before use, set each target norm to that of Adam's step, clip(M_hat / (sqrt(v_hat) + 1e-8)) to
   // [-1, 1], with M_hat = momentum_correction M and v_hat the diagonal of G / weight.
   bool refresh_targets;
-  double momentum_correction;
+
+  // [lr, momentum_correction, update, invert] in device memory, or null: they replace the scalars,
+  // and a zero disables update or invert. Only on a GPU.
+  const double* controls;
+
+  bool rescales() const { return step && target_norms.values != nullptr; }
 };
 
 // Ordinary dense matrices, one after the other.
 struct DenseJob {
   int block_size;
+  bool float64;
   int64_t count;
   const void* matrices;  // [count, d, d], the lower triangles are read
   void* inverses;        // [count, d, d]

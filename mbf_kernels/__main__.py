@@ -7,7 +7,7 @@ import json
 import sys
 
 from . import __version__
-from .backend import backends
+from .backends.registry import backends
 from .doctor import SelfTest, devices, self_tests, serving, versions
 
 

@@ -8,15 +8,21 @@ from types import ModuleType
 
 import torch  # noqa: F401  the extension resolves torch's symbols through the loaded library
 
+from .options import StepScalars
+
 
 def _load() -> tuple[ModuleType | None, str]:
     try:
-        return import_module("mbf_kernels._C"), ""
+        extension = import_module("mbf_kernels._C")
     except ImportError as error:
         note = Path(__file__).with_name("_build_failure.txt")
         if note.exists():
             return None, note.read_text().strip()
         return None, f"the compiled extension cannot be loaded: {error}"
+    # The operators take the scalars of a step as a list: both sides must mean the same by it.
+    if getattr(extension, "step_scalars", None) != list(StepScalars._fields):
+        return None, "the compiled extension was built from other sources than this package"
+    return extension, ""
 
 
 EXTENSION, WHY_MISSING = _load()

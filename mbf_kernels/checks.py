@@ -1,21 +1,24 @@
 """What a call must look like, and the words for what is wrong with it.
 
-The compiled operators check every argument themselves before they write; they are fast and terse.
-The torch backend has only these checks, and when a compiled operator refuses, these run once more
-to raise the same Python exception whichever backend was used.
+Backends that do not check their arguments have only these checks. The compiled operators check
+every argument themselves before they write; when one refuses, these checks run to raise the same
+Python exception whichever backend was used.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ._extension import EXTENSION
+from .errors import TensorTypeError, TensorValueError
 from .layout import TileLayout
+from .options import StepScalars
 
 PARAM_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -28,19 +31,26 @@ def _one_of(dtypes: Sequence[torch.dtype]) -> str:
     return " or ".join(dtype_name(dtype) for dtype in dtypes)
 
 
-def _check_tensor(where: str, tensor: object, device: torch.device | None) -> Tensor:
+def _check_tensor(
+    name: str,
+    index: int,
+    tensor: object,
+    device: torch.device | None,
+    dtypes: Sequence[torch.dtype],
+) -> Tensor:
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"{where}: expected a tensor, got {type(tensor).__name__}")
+        raise TensorTypeError(name, index, f": expected a tensor, got {type(tensor).__name__}")
     if tensor.layout != torch.strided:
-        raise TypeError(f"{where}: expected a dense tensor, got layout {tensor.layout}")
+        raise TensorTypeError(name, index, f": expected a dense tensor, got layout {tensor.layout}")
     if device is not None and tensor.device != device:
-        raise ValueError(f"{where}: expected a tensor on {device}, got one on {tensor.device}")
+        raise TensorValueError(
+            name, index, f": expected a tensor on {device}, got one on {tensor.device}"
+        )
+    if tensor.dtype not in dtypes:
+        raise TensorTypeError(
+            name, index, f": expected {_one_of(dtypes)}, got {dtype_name(tensor.dtype)}"
+        )
     return tensor
-
-
-def _check_dtype(where: str, tensor: Tensor, allowed: Sequence[torch.dtype]) -> None:
-    if tensor.dtype not in allowed:
-        raise TypeError(f"{where}: expected {_one_of(allowed)}, got {dtype_name(tensor.dtype)}")
 
 
 def check_block_size(block_size: object) -> int:
@@ -75,9 +85,40 @@ def check_damping(values: Sequence[float]) -> None:
             raise ValueError(f"damping: expected a finite number >= 0, got {value}")
 
 
-def check_finite(name: str, value: float) -> None:
-    if not math.isfinite(value):
-        raise ValueError(f"{name}: expected a finite number, got {value}")
+def check_finite(scalars: StepScalars) -> None:
+    if all(map(math.isfinite, scalars)):
+        return
+    for name, value in scalars._asdict().items():
+        if not math.isfinite(value):
+            raise ValueError(f"{name}: expected a finite number, got {value}")
+
+
+def check_part(name: str, part: object) -> tuple[int, int]:
+    """``(i, n)``, the i-th of n equal parts."""
+    try:
+        index, count = map(operator.index, part)  # type: ignore[call-overload]  # what it is for
+    except (TypeError, ValueError):
+        index, count = -1, 0
+    if not 0 <= index < count:
+        raise ValueError(f"{name}: expected (i, n) with 0 <= i < n, got {part!r}")
+    return index, count
+
+
+def check_target_norms(values: object, refresh: bool, tensors: int) -> Tensor:
+    """One value or one per tensor; to be refreshed, one float64 value per tensor."""
+    if not isinstance(values, Tensor):
+        raise TypeError(
+            f"target_norms: expected a tensor{'' if refresh else ' or None'}, "
+            f"got {type(values).__name__}"
+        )
+    if not refresh:
+        check_per_tensor("target_norms", values.numel(), tensors)
+    elif values.shape != (tensors,) or values.dtype != torch.float64:
+        raise ValueError(
+            f"target_norms: expected {tensors} float64 values to be refreshed, got "
+            f"{dtype_name(values.dtype)} of shape {tuple(values.shape)}"
+        )
+    return values
 
 
 def check_per_tensor(name: str, count: int, tensors: int) -> None:
@@ -88,13 +129,14 @@ def check_per_tensor(name: str, count: int, tensors: int) -> None:
 def check_params(params: Sequence[Tensor], block_size: int) -> None:
     """For the constructor: one dtype, one device, whole blocks."""
     for i, param in enumerate(params):
-        where = f"params[{i}]"
-        _check_tensor(where, param, params[0].device if i else None)
-        _check_dtype(where, param, PARAM_DTYPES if i == 0 else (params[0].dtype,))
+        device = params[0].device if i else None
+        _check_tensor("params", i, param, device, (params[0].dtype,) if i else PARAM_DTYPES)
         if param.numel() % block_size:
-            raise ValueError(
-                f"{where}: expected a multiple of block_size {block_size} numbers, "
-                f"got {param.numel()} (shape {tuple(param.shape)})"
+            raise TensorValueError(
+                "params",
+                i,
+                f": expected a multiple of block_size {block_size} numbers, "
+                f"got {param.numel()} (shape {tuple(param.shape)})",
             )
 
 
@@ -113,36 +155,10 @@ def check_list(
     for i, entry in enumerate(tensors):
         if entry is None and may_be_absent:
             continue
-        where = f"{name}[{i}]"
-        tensor = _check_tensor(where, entry, device)
-        _check_dtype(where, tensor, dtypes)
+        tensor = _check_tensor(name, i, entry, device, dtypes)
         wanted = counts[i] * layout.block_size
         if tensor.numel() != wanted:
-            raise ValueError(f"{where}: expected {wanted} numbers, got {tensor.numel()}")
-        if not walkable(tensor, layout.block_size):
-            raise ValueError(
-                f"{where}: its memory cannot be walked in blocks of {layout.block_size} (strides "
-                f"{tensor.stride()}); use a contiguous or channels_last tensor"
-            )
-
-
-def _collapses(dims: Sequence[tuple[int, int]]) -> bool:
-    """One stride walks these (size, stride) dimensions in order."""
-    dims = [dim for dim in dims if dim[0] != 1]
-    return all(outer[1] == inner[0] * inner[1] for outer, inner in pairwise(dims))
-
-
-def walkable(tensor: Tensor, block_size: int) -> bool:
-    if tensor.is_contiguous() or tensor.numel() == 0:
-        return True
-    dims = list(zip(tensor.shape, tensor.stride(), strict=True))
-    split, numbers = len(dims), 1
-    while split > 0 and numbers < block_size:
-        split -= 1
-        numbers *= dims[split][0]
-    if numbers != block_size or not _collapses(dims[split:]):
-        return False
-    return any(_collapses(dims[:k]) and _collapses(dims[k:split]) for k in range(split + 1))
+            raise TensorValueError(name, i, f": expected {wanted} numbers, got {tensor.numel()}")
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:
@@ -160,38 +176,47 @@ def _overlaps_itself(tensor: Tensor) -> bool:
     return False
 
 
+class _Range(NamedTuple):
+    begin: int
+    end: int
+    name: str
+    place: int
+    written: bool
+
+
 def check_memory(
     written: dict[str, Sequence[Tensor]], read: dict[str, Sequence[Tensor | None]]
 ) -> None:
     """Written memory is writable and shared with nothing else."""
-    ranges: list[tuple[int, int, str, bool]] = []
+    ranges: list[_Range] = []
     lists: Mapping[str, Sequence[Tensor | None]]
     for lists, is_written in ((written, True), (read, False)):
         for name, tensors in lists.items():
             for i, tensor in enumerate(tensors):
                 if tensor is None or tensor.numel() == 0 or tensor.device.type == "meta":
                     continue
-                where = f"{name}[{i}]"
                 begin, end = _span(tensor)
                 if is_written and _overlaps_itself(tensor):
-                    raise ValueError(
-                        f"{where}: several of its numbers share memory (an expanded tensor?)"
+                    raise TensorValueError(
+                        name, i, ": several of its numbers share memory (an expanded tensor?)"
                     )
                 if is_written and not _writable(tensor, end - begin):
-                    raise ValueError(f"{where}: its memory is read-only")
-                ranges.append((begin, end, where, is_written))
-    ranges.sort(key=lambda entry: entry[0])
-    furthest: tuple[int, int, str, bool] | None = None
-    furthest_written: tuple[int, int, str, bool] | None = None
+                    raise TensorValueError(name, i, ": its memory is read-only")
+                ranges.append(_Range(begin, end, name, i, is_written))
+    ranges.sort(key=lambda entry: entry.begin)
+    furthest: _Range | None = None
+    furthest_written: _Range | None = None
     for entry in ranges:
-        other = furthest if entry[3] else furthest_written
-        if other is not None and entry[0] < other[1]:
-            raise ValueError(
-                f"{entry[2]} and {other[2]}: expected separate memory, but they overlap"
+        other = furthest if entry.written else furthest_written
+        if other is not None and entry.begin < other.end:
+            raise TensorValueError(
+                entry.name,
+                entry.place,
+                f" and {other.name}[{other.place}]: expected separate memory, but they overlap",
             )
-        if furthest is None or entry[1] > furthest[1]:
+        if furthest is None or entry.end > furthest.end:
             furthest = entry
-        if entry[3] and (furthest_written is None or entry[1] > furthest_written[1]):
+        if entry.written and (furthest_written is None or entry.end > furthest_written.end):
             furthest_written = entry
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .backend import Availability, backends, resolve, use_backend
+from .backends.backend import Availability
+from .backends.registry import backends, backends_for, resolve, use_backend
 from .build_info import build_info
 from .linalg import spd_inverse
 from .mini_blocks import MiniBlocks
@@ -67,8 +68,8 @@ def devices() -> list[tuple[torch.device, str]]:
 def serving(device: torch.device, available: dict[str, Availability]) -> list[str]:
     """The backends that can serve a device, the one that does first."""
     chosen = resolve(device)
-    able = {"cpu": ("cpu", "torch"), "cuda": ("cuda", "triton", "torch")}[device.type]
-    return [chosen, *(name for name in able if name != chosen and available[name])]
+    others = (name for name in backends_for(device) if name != chosen and available[name])
+    return [chosen, *others]
 
 
 def self_tests() -> Iterator[SelfTest]:

@@ -1,9 +1,10 @@
-"""Where the numbers of many small symmetric matrices are kept.
+"""Where the elements of many small symmetric matrices are kept.
 
-A symmetric ``d x d`` block is its lower triangle, row after row: ``T = d (d + 1) / 2`` numbers. The
-blocks of all tensors are kept in tiles ``[tiles, T, width]`` in which the same number of ``width``
-neighbouring blocks is contiguous. Every tensor starts on a tile boundary; padding blocks are zero.
-Blocks beyond the small-block kernels' range have ``width`` 1: one tile per block.
+A symmetric ``d x d`` block is stored as its lower triangle, row after row: ``T = d (d + 1) / 2``
+elements. The blocks of all tensors are kept in tiles ``[tiles, T, width]``, in which the same
+element of ``width`` neighbouring blocks is contiguous. Every tensor starts on a tile boundary;
+padding blocks are zero. Blocks beyond the small-block kernels' range have ``width`` 1: one tile per
+block.
 """
 
 from __future__ import annotations
@@ -11,15 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 TILE_BLOCKS = 16
 MAX_SMALL_BLOCK = 64
-# What the directions of one round of a rescaled step may take, to stay in a core's cache.
-ROUND_BYTES = 1 << 20
 
 
 @lru_cache(maxsize=64)
@@ -49,8 +47,8 @@ def to_packed(dense: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Some blocks of one tensor, starting on a tile: which, and the tiles they are kept in."""
+class Span:
+    """Consecutive blocks of one tensor, starting on a tile, and the tiles they are kept in."""
 
     tensor: int
     blocks: slice
@@ -62,7 +60,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class TileLayout:
-    """The tiles of tensors with ``block_counts`` blocks of ``block_size`` numbers."""
+    """The tiles of tensors with ``block_counts`` blocks of ``block_size`` elements."""
 
     block_size: int
     block_counts: tuple[int, ...]
@@ -93,25 +91,26 @@ class TileLayout:
         return (self.tiles, self.triangle, self.width)
 
     @cached_property
-    def round_tiles(self) -> int:
-        """Tiles of whole tensors whose directions a CPU keeps between the passes of a step."""
-        largest = max((b - a for a, b in pairwise(self.tile_starts)), default=0)
-        cached = ROUND_BYTES // (4 * self.width * self.block_size)
-        return min(max(largest, cached), self.tiles)
+    def table(self) -> Tensor:
+        """The layout as the compiled operators take it: int64 ``[2, tensors + 1]`` on the host.
+
+        The first tile of each tensor and one past the last; the blocks of each tensor and 0.
+        """
+        return torch.tensor([self.tile_starts, (*self.block_counts, 0)], dtype=torch.int64)
 
     @cached_property
-    def all(self) -> tuple[Piece, ...]:
+    def all(self) -> tuple[Span, ...]:
         """Every tensor whole."""
-        return tuple(self.pieces())
+        return tuple(self.spans())
 
     def part(self, index: int, count: int) -> tuple[int, int]:
         """The tiles, first and one past the last, of one of ``count`` equal parts of all."""
         return self.tiles * index // count, self.tiles * (index + 1) // count
 
-    def pieces(
+    def spans(
         self, tiles: tuple[int, int] | None = None, present: Sequence[bool] | None = None
-    ) -> list[Piece]:
-        """What lies in these tiles of the tensors that are present, one piece per tensor."""
+    ) -> list[Span]:
+        """What lies in these tiles of the tensors that are present, one span per tensor."""
         first, last = tiles if tiles is not None else (0, self.tiles)
         found = []
         for i, count in enumerate(self.block_counts):
@@ -122,37 +121,33 @@ class TileLayout:
                 continue
             block = low * self.width
             stop = min(high * self.width, count)
-            found.append(Piece(i, slice(block, stop), slice(start + low, start + high)))
+            found.append(Span(i, slice(block, stop), slice(start + low, start + high)))
         return found
 
-    def gather(self, state: Tensor, pieces: Sequence[Piece] | None = None) -> Tensor:
+    def gather(self, state: Tensor, spans: Sequence[Span] | None = None) -> Tensor:
         """Per-block values ``[tiles, ..., width]`` as ``(N, ...)``: natural order, no padding."""
-        pieces = self.all if pieces is None else pieces
+        spans = self.all if spans is None else spans
         rest = state.shape[1:-1]
-        found = [
-            state[piece.tiles].movedim(-1, 1).reshape(-1, *rest)[: len(piece)] for piece in pieces
-        ]
+        found = [state[span.tiles].movedim(-1, 1).reshape(-1, *rest)[: len(span)] for span in spans]
         return torch.cat(found) if found else state.new_empty(0, *rest)
 
-    def gather_tiles(self, per_tile: Tensor, pieces: Sequence[Piece] | None = None) -> Tensor:
+    def gather_tiles(self, per_tile: Tensor, spans: Sequence[Span] | None = None) -> Tensor:
         """One value per tile, ``[tiles]``, as one per block, ``(N,)``."""
-        return self.gather(per_tile.unsqueeze(-1).expand(-1, self.width), pieces)
+        return self.gather(per_tile.unsqueeze(-1).expand(-1, self.width), spans)
 
-    def scatter_(
-        self, state: Tensor, values: Tensor, pieces: Sequence[Piece] | None = None
-    ) -> None:
+    def scatter_(self, state: Tensor, values: Tensor, spans: Sequence[Span] | None = None) -> None:
         """The inverse of :meth:`gather`, in place; padding is left alone."""
-        pieces = self.all if pieces is None else pieces
+        spans = self.all if spans is None else spans
         rest = state.shape[1:-1]
-        for piece, part in zip(pieces, self.split(values, pieces), strict=True):
-            tiles = state[piece.tiles].movedim(-1, 1)
+        for span, chunk in zip(spans, self.split(values, spans), strict=True):
+            tiles = state[span.tiles].movedim(-1, 1)
             flat = tiles.reshape(-1, *rest)
-            flat[: len(piece)] = part.to(state.dtype)
+            flat[: len(span)] = chunk.to(state.dtype)
             if flat.data_ptr() != tiles.data_ptr():
                 tiles.copy_(flat.reshape(tiles.shape))
 
-    def split(self, values: Tensor, pieces: Sequence[Piece] | None = None) -> Sequence[Tensor]:
-        """``(N, ...)`` in natural order, cut into one part per piece."""
-        if pieces is None:
+    def split(self, values: Tensor, spans: Sequence[Span] | None = None) -> Sequence[Tensor]:
+        """``(N, ...)`` in natural order, split into one tensor per span."""
+        if spans is None:
             return torch.split(values, list(self.block_counts))
-        return torch.split(values, [len(piece) for piece in pieces])
+        return torch.split(values, [len(span) for span in spans])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .backends.registry import backend_for
 from .checks import check_damping, check_not_recording, dtype_name
-from .kernels import kernels_for
 
 
 def spd_inverse(A: Tensor, damping: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -41,4 +41,4 @@ def spd_inverse(A: Tensor, damping: float = 0.0) -> tuple[Tensor, Tensor]:
     damping = float(damping)
     check_damping([damping])
     check_not_recording(A=[A])
-    return kernels_for(A.device, A.shape[-1], A.dtype).spd_inverse(A, damping)
+    return backend_for(A.device, A.shape[-1], A.dtype).spd_inverse(A, damping)

@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import checks, compiled
-from .kernels import Kernels, kernels_for
+from . import checks
+from .backends.backend import Backend
+from .backends.registry import backend_for
+from .block_view import block_view
 from .layout import TileLayout
-from .options import Buffers, Inversion, StepOptions, TileRange, Update
+from .options import (
+    NO_BUFFERS,
+    Buffers,
+    Inversion,
+    StepOptions,
+    StepScalars,
+    TileRange,
+    Update,
+)
 from .state import BlockState
 
 # All blocks, none, a decision in a tensor, or the i-th of n equal parts.
 Part = bool | Tensor | tuple[int, int]
 
-_NO_BUFFERS = Buffers(None, None)
+# Lists of the same length, the gradients first.
+TensorLists = Sequence[Sequence[Any]]
 
 
 class MiniBlocks:
     """The Fisher blocks ``G`` of several tensors and their damped inverses ``P``, as one state.
 
-    Every tensor is cut into blocks of ``block_size`` consecutive numbers in logical order: for a
+    Every tensor is cut into blocks of ``block_size`` consecutive elements in logical order: for a
     convolution weight ``(O, I, 3, 3)`` and ``block_size=9``, one block per kernel. All methods take
-    the tensors of all parameters at once and do them in one pass.
+    the tensors of all parameters at once and process them in one pass. Contiguous and channels_last
+    tensors are read and written in place; others go through a contiguous copy.
 
     Args:
         params: tensors of one dtype (float32, bfloat16, float16 or float64) on one device. Only
             their shapes are kept.
-        block_size: numbers in a block; must divide every tensor. Up to 64 the fused kernels serve
+        block_size: elements of a block; must divide every tensor. Up to 64 the fused kernels serve
             it, beyond that torch's batched LAPACK.
         inverse_dtype: how ``P`` is stored: ``torch.float32``, or ``torch.bfloat16`` for half the
             memory traffic of a step. float64 parameters keep all state in float64.
@@ -68,7 +80,8 @@ class MiniBlocks:
         self._state = BlockState.allocate(
             self.layout, self.stats_dtype, self.inverse_dtype, self.device
         )
-        self._buffers = _NO_BUFFERS
+        self._buffers = NO_BUFFERS
+        self._buffers_for = ""  # the name of a backend
         self._damping = torch.zeros(1, dtype=torch.float64)
 
     # --- what the state holds -------------------------------------------------------------------
@@ -121,6 +134,10 @@ class MiniBlocks:
         """
         return self._state.natural()
 
+    def state_shapes(self) -> dict[str, list[tuple[int, ...]]]:
+        """The shapes of the tensors in :meth:`state_dict`."""
+        return self._state.natural_shapes()
+
     def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
         """Takes over what :meth:`state_dict` gave, in this object's dtypes and on its device."""
         self._state.load(state)
@@ -137,15 +154,15 @@ class MiniBlocks:
             grads: one per parameter; one that is None leaves the statistics of its parameter alone.
             part: ``(i, n)`` updates the i-th of n equal parts of all blocks, instead of all.
         """
-        grads = list(grads)
-        beta = float(beta)
-        tiles = self._tiles("part", part is None or part)
-        kernels = self._kernels()
+        lists: TensorLists = [list(grads)]
+        update = Update(float(beta), self._tiles("part", part is None or part))
+        backend = self._backend()
         self._run(
-            kernels,
-            lambda: kernels.update_(self._state, grads, beta, tiles),
-            lambda: self._check_update(grads, beta),
-            known={g.dtype for g in grads if isinstance(g, Tensor)} <= set(self._grad_dtypes()),
+            backend,
+            lists,
+            lambda grads: backend.update_(self._state, grads, update),
+            lambda: self._check_update(lists[0], update.beta),
+            known={g.dtype for g in lists[0] if isinstance(g, Tensor)} <= set(self._grad_dtypes()),
         )
 
     @torch.no_grad()
@@ -172,10 +189,11 @@ class MiniBlocks:
         """
         tiles = self._tiles("part", part is None or part)
         inversion = Inversion(self._damping_values(damping), relative, debias, tiles)
-        kernels = self._kernels()
+        backend = self._backend()
         self._run(
-            kernels,
-            lambda: kernels.invert_(self._state, inversion),
+            backend,
+            (),
+            lambda: backend.invert_(self._state, inversion),
             lambda: self._check_damping(inversion.damping),
         )
 
@@ -192,9 +210,9 @@ class MiniBlocks:
         """``M <- momentum M + D`` and ``W <- W - lr (P M + weight_decay W)``, in place.
 
         Args:
-            params, grads, momenta: ``W``, ``D`` and ``M``, one tensor per parameter, contiguous or
-                channels_last. Gradients and momenta may be in the parameters' dtype or in float32.
-                A gradient that is None leaves all of its parameter alone.
+            params, grads, momenta: ``W``, ``D`` and ``M``, one tensor per parameter. Gradients and
+                momenta may be in the parameters' dtype or in float32. A gradient that is None
+                leaves all of its parameter alone.
             target_norms: one value per parameter; ``P M`` of each whole parameter is rescaled to
                 that norm. Blocks that are not finite do not count in the norm.
         """
@@ -241,62 +259,83 @@ class MiniBlocks:
         """
         params, grads, momenta = list(params), list(grads), list(momenta)
         checks.check_not_recording(params=params, momenta=momenta)
-        options = self._step_options(
-            lr, momentum, weight_decay, target_norms, refresh_target_norms, momentum_correction,
-            update, invert,
-        )  # fmt: skip
+        controls = self._controls(lr, momentum_correction, update, invert)
+        if controls is not None:
+            lr, momentum_correction = 0.0, 1.0
+        scalars = StepScalars(
+            lr=float(lr),
+            momentum=float(momentum),
+            weight_decay=float(weight_decay),
+            momentum_correction=float(momentum_correction),
+        )
+        checks.check_finite(scalars)
+        targets = self._target_values(target_norms, refresh_target_norms)
+        options = StepOptions(scalars, targets, refresh_target_norms, controls)
         updating = Update(float(beta), self._tiles("update", update))
         values = self._damping if invert is False else self._damping_values(damping)
         inversion = Inversion(values, relative_damping, debias, self._tiles("invert", invert))
-
-        def check() -> None:
-            self._check_step(params, grads, momenta)
-            if not updating.nothing:
-                checks.check_unit_interval("beta", updating.beta)
-            if not inversion.nothing:
-                self._check_damping(values)
-
-        kernels = self._kernels()
-        buffers = _NO_BUFFERS
-        if options.target_norms is not None:
-            buffers = self._make_buffers(kernels)
+        backend = self._backend()
+        buffers = NO_BUFFERS if targets is None else self._make_buffers(backend)
         self._run(
-            kernels,
-            lambda: kernels.fused_step_(
+            backend,
+            (grads, params, momenta),
+            lambda grads, params, momenta: backend.fused_step_(
                 self._state, params, grads, momenta, options, updating, inversion, buffers
             ),
-            check,
+            lambda: self._check_step(params, grads, momenta, updating, inversion),
             known=not params or getattr(params[0], "dtype", None) == self.param_dtype,
         )
 
     # --- arguments ------------------------------------------------------------------------------
 
-    def _kernels(self) -> Kernels:
-        return kernels_for(self.device, self.block_size, self.stats_dtype)
+    def _backend(self) -> Backend:
+        return backend_for(self.device, self.block_size, self.stats_dtype)
 
-    @staticmethod
     def _run(
-        kernels: Kernels,
-        run: Callable[[], None],
+        self,
+        backend: Backend,
+        lists: TensorLists,
+        run: Callable[..., None],
         check: Callable[[], None],
         known: bool = True,
     ) -> None:
-        """Checks and runs. Compiled operators check themselves; if one refuses, ``check`` says why.
+        """``run(*lists)``, with everything checked before anything is written.
 
-        What they cannot tell, since they are not told what the blocks were made for, is ``known``.
+        A backend that checks its own arguments runs at once; if it refuses, ``check`` says why.
+        What it cannot tell, since it does not know what the blocks were made for, is ``known``.
         """
-        if kernels is not compiled:
-            check()
-            with torch.no_grad():
-                run()
+        if backend.checks_arguments and known:
+            try:
+                run(*lists)
+            except (RuntimeError, TypeError):
+                check()
+                copies = self._walkable(lists)
+                if all(a is b for a, b in zip(chain(*copies), chain(*lists), strict=True)):
+                    raise
+                self._run_through(copies, lists, run)
             return
-        if not known:
-            check()
-        try:
-            run()
-        except (RuntimeError, TypeError):
-            check()
-            raise
+        check()
+        self._run_through(self._walkable(lists), lists, run)
+
+    def _walkable(self, lists: TensorLists) -> TensorLists:
+        """The same, with copies of the tensors whose memory no kernel can walk."""
+
+        def walkable(tensor: Tensor | None) -> Tensor | None:
+            if tensor is None or block_view(tensor, self.block_size) is not None:
+                return tensor
+            return tensor.detach().contiguous()
+
+        return [[walkable(tensor) for tensor in tensors] for tensors in lists]
+
+    @staticmethod
+    @torch.no_grad()
+    def _run_through(copies: TensorLists, lists: TensorLists, run: Callable[..., None]) -> None:
+        """Runs on copies; of tensors that have a gradient (first list), takes the others back."""
+        run(*copies)
+        for written, originals in zip(copies[1:], lists[1:], strict=True):
+            for copy, original, grad in zip(written, originals, lists[0], strict=True):
+                if copy is not original and grad is not None:
+                    original.copy_(copy)
 
     def _damping_values(self, damping: float | Tensor) -> Tensor:
         """One float64 value, or one per parameter; a tensor stays on the device of the blocks."""
@@ -310,35 +349,14 @@ class MiniBlocks:
         if values.device.type == "cpu":  # reading others would wait for the device
             checks.check_damping(values.tolist())
 
-    def _step_options(
-        self,
-        lr: float | Tensor,
-        momentum: float,
-        weight_decay: float,
-        target_norms: Tensor | None,
-        refresh_target_norms: bool,
-        momentum_correction: float | Tensor,
-        update: Part,
-        invert: Part,
-    ) -> StepOptions:
-        controls = None
+    def _controls(
+        self, lr: float | Tensor, momentum_correction: float | Tensor, update: Part, invert: Part
+    ) -> Tensor | None:
+        """What a step on a GPU reads there, if any of it is given as a tensor."""
         live = (lr, momentum_correction, update, invert)
-        if self.device.type != "cpu" and any(isinstance(value, Tensor) for value in live):
-            controls = torch.stack([self._on_device(value) for value in live])
-            lr, momentum_correction = 0.0, 1.0
-        options = StepOptions(
-            float(lr),
-            float(momentum),
-            float(weight_decay),
-            self._target_values(target_norms, refresh_target_norms),
-            refresh_target_norms,
-            float(momentum_correction),
-            controls,
-        )
-        if not all(map(math.isfinite, (lr, momentum, weight_decay, momentum_correction))):
-            for name in ("lr", "momentum", "weight_decay", "momentum_correction"):
-                checks.check_finite(name, getattr(options, name))
-        return options
+        if self.device.type == "cpu" or not any(isinstance(value, Tensor) for value in live):
+            return None
+        return torch.stack([self._on_device(value) for value in live])
 
     def _on_device(self, value: float | Tensor | Part) -> Tensor:
         """A number, or whether there is anything to do, as float64 on the device."""
@@ -350,35 +368,20 @@ class MiniBlocks:
         """Float64 on the device; the caller's own tensor if it is to be written."""
         if target_norms is None and not refresh:
             return None
-        if not isinstance(target_norms, Tensor):
-            raise TypeError(
-                f"target_norms: expected a tensor{'' if refresh else ' or None'}, "
-                f"got {type(target_norms).__name__}"
-            )
-        tensors = len(self.block_counts)
-        if refresh:
-            if target_norms.shape != (tensors,) or target_norms.dtype != torch.float64:
-                raise ValueError(
-                    f"target_norms: expected {tensors} float64 values to be refreshed, got "
-                    f"{checks.dtype_name(target_norms.dtype)} of shape {tuple(target_norms.shape)}"
-                )
-            return target_norms
-        checks.check_per_tensor("target_norms", target_norms.numel(), tensors)
-        ready = target_norms.dtype == torch.float64 and target_norms.device == self.device
-        if ready and target_norms.dim() == 1 and not target_norms.requires_grad:
-            return target_norms
-        return target_norms.detach().to(self.device, torch.float64).reshape(-1)
+        checked = checks.check_target_norms(target_norms, refresh, len(self.block_counts))
+        ready = checked.dtype == torch.float64 and checked.device == self.device
+        if refresh or (ready and checked.dim() == 1 and not checked.requires_grad):
+            return checked
+        return checked.detach().to(self.device, torch.float64).reshape(-1)
 
-    def _make_buffers(self, kernels: Kernels) -> Buffers:
-        """Kept from the first rescaled step on."""
-        directions, norms = self._buffers
-        in_rounds = kernels is compiled and self.device.type == "cpu"
-        tiles = self.layout.round_tiles if in_rounds else self.layout.tiles
-        if directions is None or directions.shape[0] < tiles:
-            shape = (tiles, self.layout.width, self.block_size)
+    def _make_buffers(self, backend: Backend) -> Buffers:
+        """Kept from the first rescaled step on, for the backend that takes it."""
+        if self._buffers_for != backend.name:
+            layout = self.layout
+            shape = (backend.direction_tiles(layout), layout.width, self.block_size)
             directions = torch.zeros(shape, dtype=self.stats_dtype, device=self.device)
-            norms = torch.zeros(self.layout.tiles, 2, dtype=torch.float64, device=self.device)
-            self._buffers = Buffers(directions, norms)
+            norms = torch.zeros(layout.tiles, 2, dtype=torch.float64, device=self.device)
+            self._buffers, self._buffers_for = Buffers(directions, norms), backend.name
         return self._buffers
 
     def _tiles(self, name: str, part: Part) -> TileRange:
@@ -387,29 +390,32 @@ class MiniBlocks:
             part = bool(part) if self.device.type == "cpu" else True
         if isinstance(part, bool):
             return (0, self.layout.tiles if part else 0)
-        try:
-            index, count = map(operator.index, part)
-        except (TypeError, ValueError):
-            index, count = -1, 0
-        if not 0 <= index < count:
-            raise ValueError(f"{name}: expected (i, n) with 0 <= i < n, got {part!r}")
-        return self.layout.part(index, count)
+        return self.layout.part(*checks.check_part(name, part))
 
     def _grad_dtypes(self) -> tuple[torch.dtype, ...]:
         both = (self.param_dtype, self.stats_dtype)
         return both if both[0] != both[1] else both[:1]
 
-    def _check_update(self, grads: list[Tensor | None], beta: float) -> None:
+    def _check_update(self, grads: Sequence[Tensor | None], beta: float) -> None:
         checks.check_unit_interval("beta", beta)
         checks.check_list(
             "grads", grads, self.layout, self.device, self._grad_dtypes(), may_be_absent=True
         )
 
     def _check_step(
-        self, params: list[Tensor], grads: list[Tensor | None], momenta: list[Tensor]
+        self,
+        params: list[Tensor],
+        grads: list[Tensor | None],
+        momenta: list[Tensor],
+        update: Update,
+        inversion: Inversion,
     ) -> None:
         both = self._grad_dtypes()
         checks.check_list("params", params, self.layout, self.device, (self.param_dtype,))
         checks.check_list("grads", grads, self.layout, self.device, both, may_be_absent=True)
         checks.check_list("momenta", momenta, self.layout, self.device, both)
         checks.check_memory({"params": params, "momenta": momenta}, {"grads": grads})
+        if not update.is_empty:
+            checks.check_unit_interval("beta", update.beta)
+        if not inversion.is_empty:
+            self._check_damping(inversion.damping)

@@ -1,6 +1,6 @@
-"""The numbers of one call, as all backends take them.
+"""What one call is asked to do, in the form that goes from :class:`MiniBlocks` to every backend.
 
-Tuples with names: made at every step, and a frozen dataclass takes five times as long to make.
+Tuples with names: they are made at every step, and a frozen dataclass takes five times as long.
 """
 
 from __future__ import annotations
@@ -13,19 +13,29 @@ from torch import Tensor
 TileRange = tuple[int, int]
 
 
-class StepOptions(NamedTuple):
-    """Of ``W <- W - lr (P M + weight_decay W)``.
+class StepScalars(NamedTuple):
+    """Of ``M <- momentum M + D`` and ``W <- W - lr (P M + weight_decay W)``.
 
-    ``controls`` replaces numbers by those on the device: a float64 tensor ``[lr,
-    momentum_correction, update, invert]``, the last two nonzero if it is to be done; or None.
+    The fields are those of the C++ struct of the same name (``csrc/core/step.h``), in its order,
+    and come first among the scalars of the Triton kernels.
     """
 
-    lr: float
-    momentum: float
-    weight_decay: float
-    target_norms: Tensor | None
-    refresh_target_norms: bool
-    momentum_correction: float
+    lr: float = 0.0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    momentum_correction: float = 1.0
+
+
+class StepOptions(NamedTuple):
+    """Of one step.
+
+    ``controls`` replaces what the host says by what is on the device: a float64 tensor ``[lr,
+    momentum_correction, update, invert]`` in which a zero disables update or invert; or None.
+    """
+
+    scalars: StepScalars
+    target_norms: Tensor | None = None
+    refresh_target_norms: bool = False
     controls: Tensor | None = None
 
 
@@ -36,7 +46,7 @@ class Update(NamedTuple):
     tiles: TileRange
 
     @property
-    def nothing(self) -> bool:
+    def is_empty(self) -> bool:
         return self.tiles[0] >= self.tiles[1]
 
 
@@ -49,12 +59,15 @@ class Inversion(NamedTuple):
     tiles: TileRange
 
     @property
-    def nothing(self) -> bool:
+    def is_empty(self) -> bool:
         return self.tiles[0] >= self.tiles[1]
 
 
 class Buffers(NamedTuple):
     """Room for ``P M`` and its norms between the two passes of a rescaled step."""
 
-    directions: Tensor | None  # [tiles, width, d]; on a CPU see TileLayout.round_tiles
+    directions: Tensor | None  # [tiles, width, d]; how many tiles, the backend says
     norms: Tensor | None  # [tiles, 2] float64
+
+
+NO_BUFFERS = Buffers(None, None)

@@ -72,40 +72,42 @@ class BlockState:
     def natural(self) -> dict[str, list[Tensor]]:
         """Per tensor and block, in natural order: no trace of tiles or backends."""
         layout = self.layout
-        parts = {
+        values = {
             "stats": layout.gather(self.stats),
             "weights": layout.gather_tiles(self.tallies[:, 0]),
             "inverse": layout.gather(self.inverse),
         }
         return {
-            name: [part.clone() for part in layout.split(values)] for name, values in parts.items()
+            name: [tensor.clone() for tensor in layout.split(all_blocks)]
+            for name, all_blocks in values.items()
         }
+
+    def natural_shapes(self) -> dict[str, list[tuple[int, ...]]]:
+        """The shapes of what :meth:`natural` gives."""
+        counts = self.layout.block_counts
+        triangles: list[tuple[int, ...]] = [(count, self.layout.triangle) for count in counts]
+        return {"stats": triangles, "weights": [(count,) for count in counts], "inverse": triangles}
 
     def load(self, natural: dict[str, list[Tensor]]) -> None:
         """Takes over what :meth:`natural` gave, in this state's dtypes and on its device."""
         layout = self.layout
-        triangles = [(count, layout.triangle) for count in layout.block_counts]
-        wanted = {
-            "stats": triangles,
-            "weights": [(count,) for count in layout.block_counts],
-            "inverse": triangles,
-        }
+        wanted = self.natural_shapes()
         for name, shapes in wanted.items():
             if name not in natural:
                 raise ValueError(f"state: expected keys {list(wanted)}, got {list(natural)}")
-            found = [tuple(piece.shape) for piece in natural[name]]
+            found = [tuple(tensor.shape) for tensor in natural[name]]
             if found != shapes:
                 raise ValueError(f"state[{name!r}]: expected shapes {shapes}, got {found}")
         if not layout.blocks:
             return
         device = self.stats.device
-        flat = {name: torch.cat([p.to(device) for p in natural[name]]) for name in wanted}
+        flat = {name: torch.cat([t.to(device) for t in natural[name]]) for name in wanted}
         layout.scatter_(self.stats, flat["stats"])
         layout.scatter_(self.inverse, flat["inverse"])
-        for piece, weights in zip(
+        for span, weights in zip(
             layout.all, layout.split(flat["weights"], layout.all), strict=True
         ):
-            self.tallies[piece.tiles, 0] = weights[:: layout.width].double()
+            self.tallies[span.tiles, 0] = weights[:: layout.width].double()
         self.refresh_traces()
 
     def refresh_traces(self) -> None:

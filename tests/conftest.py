@@ -13,9 +13,7 @@ import torch
 
 import mbf_kernels as mk
 from mbf_kernels._extension import EXTENSION, WHY_MISSING
-
-COMPILED_BACKENDS = {"cpu": ("cpu",), "cuda": ("cuda", "triton")}
-
+from mbf_kernels.backends.registry import backends_for
 
 # On a busy machine a parallel region costs milliseconds, whatever the work in it. Tests of threads
 # ask for them through the ``threads`` fixture.
@@ -26,11 +24,6 @@ def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", help="torch device the tests run on")
 
 
-def backends_of(device):
-    """All that serve a device."""
-    return [*COMPILED_BACKENDS.get(torch.device(device).type, ()), "torch"]
-
-
 def _isas():
     return EXTENSION.runnable_isas() if EXTENSION is not None else ["missing"]
 
@@ -39,12 +32,12 @@ def pytest_generate_tests(metafunc):
     device = metafunc.config.getoption("--device")
     if "engine" in metafunc.fixturenames:
         engines = []
-        for name in backends_of(device):
+        for name in backends_for(torch.device(device)):
             engines += [(name, isa) for isa in _isas()] if name == "cpu" else [(name, "")]
         ids = [f"{name}-{isa}" if isa else name for name, isa in engines]
         metafunc.parametrize("engine", engines, ids=ids, indirect=True)
     elif "backend" in metafunc.fixturenames:
-        metafunc.parametrize("backend", backends_of(device), indirect=True)
+        metafunc.parametrize("backend", backends_for(torch.device(device)), indirect=True)
     elif "isa" in metafunc.fixturenames:
         metafunc.parametrize("isa", _isas(), indirect=True)
 

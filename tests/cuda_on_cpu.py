@@ -6,13 +6,28 @@ CUDA runtime would do is replaced.
 """
 
 import ctypes
-from ctypes import POINTER, Structure, byref, c_bool, c_double, c_int, c_int8, c_int64, c_void_p
+import itertools
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_bool,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int8,
+    c_int64,
+    c_void_p,
+)
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 
 import cuda_build
 from csrc.cuda import units
+from mbf_kernels.block_view import block_view
+from mbf_kernels.options import StepScalars
 
 FORMATS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 KERNELS = ("Step", "Run", "Damping", "Apply", "Dense")
@@ -29,33 +44,28 @@ class BlockView(Structure):
     )
 
 
+class PerTensor(Structure):
+    _fields_ = (("values", c_void_p), ("one_for_all", c_bool), ("on_device", c_bool))
+
+
 class TileJob(Structure):
     _fields_ = (
-        *(("block_size", c_int), ("tensors", c_int64)),
-        *(("tile_start", POINTER(c_int64)), ("blocks", POINTER(c_int64))),
+        *(("block_size", c_int), ("float64", c_bool), ("tensors", c_int64)),
+        *(("tile_start", c_void_p), ("blocks", c_void_p)),
         *(("update", TileRange), ("invert", TileRange), ("step", c_bool)),
         *((name, POINTER(BlockView)) for name in ("params", "grads", "momenta")),
         *(("stats", c_void_p), ("inverse", c_void_p), ("inverse_format", c_int8)),
-        *(("tallies", c_void_p), ("info", c_void_p), ("damping", POINTER(c_double))),
-        *((name, c_bool) for name in ("relative_damping", "debias", "stream_inverse")),
-        *((name, c_double) for name in ("lr", "momentum", "weight_decay", "beta")),
-        *((name, c_void_p) for name in ("target_norms", "directions")),
-        *((name, c_int64) for name in ("direction_tiles", "first_direction")),
-        *((name, c_void_p) for name in ("norms", "scale")),
-        *(("refresh_targets", c_bool), ("momentum_correction", c_double)),
-    )
-
-
-class DeviceJob(Structure):
-    _fields_ = (
-        *(("job", TileJob), ("device_damping", c_void_p), ("damping_per_tensor", c_bool)),
-        *(("target_per_tensor", c_bool), ("controls", c_void_p), ("absolute_damping", c_void_p)),
+        *(("tallies", c_void_p), ("info", c_void_p), ("beta", c_double), ("damping", PerTensor)),
+        *((name, c_bool) for name in ("relative_damping", "debias")),
+        ("scalars", c_double * len(StepScalars._fields)),
+        *(("target_norms", PerTensor), ("directions", c_void_p), ("direction_tiles", c_int64)),
+        *(("norms", c_void_p), ("refresh_targets", c_bool), ("controls", c_void_p)),
     )
 
 
 class DenseJob(Structure):
     _fields_ = (
-        *(("block_size", c_int), ("count", c_int64), ("matrices", c_void_p)),
+        *(("block_size", c_int), ("float64", c_bool), ("count", c_int64), ("matrices", c_void_p)),
         *(("inverses", c_void_p), ("info", c_void_p), ("damping", c_double)),
     )
 
@@ -68,8 +78,40 @@ class LaunchView(Structure):
     )
 
 
+class Member(Structure):
+    _fields_ = (
+        *(("of", c_char_p), ("name", c_char_p)),
+        *(("offset", ctypes.c_uint64), ("bytes", ctypes.c_uint64)),
+    )
+
+
+def mirrored_members():
+    """``(struct, member, offset, bytes)`` of the structs above, in order."""
+    structs = (TileRange, BlockView, PerTensor, TileJob, DenseJob, LaunchView)
+    return [
+        (struct.__name__, name, getattr(struct, name).offset, getattr(struct, name).size)
+        for struct in structs
+        for name, _ in struct._fields_
+    ]
+
+
+def compiled_members(library):
+    """The same of the structs that the library was compiled with."""
+    library.member.restype = Member
+    library.member.argtypes = (ctypes.c_uint64,)
+    found = iter(lambda: library.member(next(index)), None)
+    index = itertools.count()
+    members = itertools.takewhile(lambda member: member.name is not None, found)
+    return [(m.of.decode(), m.name.decode(), m.offset, m.bytes) for m in members]
+
+
+@cache
 def plan_library():
     library = cuda_build.plan_library()
+    assert compiled_members(library) == mirrored_members()
+    library.step_scalar.restype = c_char_p
+    names = [library.step_scalar(i) for i in range(len(StepScalars._fields) + 1)]
+    assert names == [*(name.encode() for name in StepScalars._fields), None]
     for name in ("plan_tiles", "plan_dense"):
         getattr(library, name).restype = c_void_p
     library.launch_view.restype = LaunchView
@@ -77,7 +119,7 @@ def plan_library():
     library.launch_view.argtypes = (c_void_p, ctypes.c_uint64)
     library.launch_count.argtypes = library.free_launches.argtypes = (c_void_p,)
     library.launch_count.restype = ctypes.c_uint64
-    assert library.device_job_bytes() == ctypes.sizeof(DeviceJob)
+    assert library.tile_job_bytes() == ctypes.sizeof(TileJob)
     assert library.dense_job_bytes() == ctypes.sizeof(DenseJob)
     return library
 
@@ -98,42 +140,14 @@ def kernel_of(name, block_size):
     return cuda_build.module(unit).kernel(symbol)
 
 
-def _joint_stride(dims):
-    """One stride that walks ``(size, stride)`` dims in order, or None."""
-    expected, step = None, 1
-    for size, stride in reversed([dim for dim in dims if dim[0] != 1]):
-        if expected is None:
-            step = stride
-        elif stride != expected:
-            return None
-        expected = stride * size
-    return step
-
-
 def _block_view(tensor, d):
-    """As csrc/tensor_checks.cpp sees a tensor."""
+    """As csrc/torch/block_views.cpp sees a tensor."""
     if tensor.dtype == torch.bool:
         return BlockView()
-    blocks = tensor.numel() // d
     plain = tensor.is_contiguous()
-    view = BlockView(tensor.data_ptr(), FORMATS[tensor.dtype], plain, max(1, blocks), 0, d, 1)
-    if plain or not blocks:
-        return view
-    dims = list(zip(tensor.shape, tensor.stride(), strict=True))
-    split, numbers = len(dims), 1
-    while split > 0 and numbers < d:
-        split -= 1
-        numbers *= dims[split][0]
-    assert numbers == d
-    view.element_stride = _joint_stride(dims[split:])
-    for middle in range(split + 1):
-        outer, inner = _joint_stride(dims[:middle]), _joint_stride(dims[middle:split])
-        if outer is not None and inner is not None:
-            view.outer_stride, view.inner_stride, view.inner = outer, inner, 1
-            for size, _ in dims[middle:split]:
-                view.inner *= size
-            return view
-    raise AssertionError("not a view of blocks")
+    strides = block_view(tensor, d)
+    assert strides is not None, "not a view of blocks"
+    return BlockView(tensor.data_ptr(), FORMATS[tensor.dtype], plain, *strides)
 
 
 @dataclass
@@ -165,110 +179,96 @@ class CudaOnCpu:
             self.launches.append((name, view.grid))
         library.free_launches(planned)
 
-    def _run_tiles(self, device_job, keep, buffers):
+    def _run_tiles(self, job, buffers):
         library = plan_library()
-        room = library.damping_room(byref(device_job.job))
-        if room:
-            scratch = torch.full((room,), float("nan"), dtype=torch.float64)
-            device_job.absolute_damping = scratch.data_ptr()
-            buffers = [*buffers, scratch]
-        self._run(c_void_p(library.plan_tiles(byref(device_job))), buffers)
-        del keep
+        room = library.damping_room(byref(job))
+        scratch = torch.full((room,), float("nan"), dtype=torch.float64)
+        planned = library.plan_tiles(byref(job), c_void_p(scratch.data_ptr()))
+        self._run(c_void_p(planned), [*buffers, scratch])
 
     @staticmethod
-    def _new_job(block_size, counts):
-        starts = [0]
-        for count in counts:
-            starts.append(starts[-1] + -(-count // units.TILE_BLOCKS))
-        device_job = DeviceJob()
-        job = device_job.job
-        job.block_size, job.tensors = block_size, len(counts)
-        job.tile_start = (c_int64 * len(starts))(*starts)
-        job.blocks = (c_int64 * max(1, len(counts)))(*counts)
-        return device_job, job
+    def _new_job(block_size, layout):
+        job = TileJob()
+        job.block_size, job.tensors = block_size, layout.shape[1] - 1
+        job.tile_start, job.blocks = layout[0].data_ptr(), layout[1].data_ptr()
+        return job
 
     @staticmethod
-    def _set_damping(device_job, damping):
-        """A host tensor goes by value; one marked as the device's is read by the kernels."""
-        job = device_job.job
-        if getattr(damping, "on_device", False):
-            device_job.device_damping = damping.data_ptr()
-            device_job.damping_per_tensor = damping.numel() != 1
-            return
-        values = damping.expand(job.tensors).tolist() if damping.numel() == 1 else damping.tolist()
-        job.damping = (c_double * max(1, len(values)))(*values)
+    def _per_tensor(values, on_device):
+        return PerTensor(values.data_ptr(), values.numel() == 1, on_device)
 
     @staticmethod
     def _views(tensors, d):
         views = [_block_view(t, d) for t in tensors]
         return (BlockView * max(1, len(views)))(*views)
 
-    def update_(self, stats, tallies, grads, blocks, tiles, block_size, beta):
-        device_job, job = self._new_job(block_size, blocks)
+    def update_(self, stats, tallies, grads, layout, block_size, tiles, beta):
+        job = self._new_job(block_size, layout)
         job.stats, job.tallies = stats.data_ptr(), tallies.data_ptr()
         job.grads = self._views(grads, block_size)
         job.update = TileRange(*tiles)
         job.beta = beta
-        self._run_tiles(device_job, grads, [stats, tallies, *grads])
+        self._run_tiles(job, [stats, tallies, *grads])
 
-    def invert_(
-        self, stats, tallies, inverse, info, blocks, tiles, damping, block_size, relative, debias
-    ):
-        device_job, job = self._new_job(block_size, blocks)
-        job.stats, job.tallies = stats.data_ptr(), tallies.data_ptr()
+    def _set_inversion(self, job, inverse, info, tiles, damping, relative, debias):
+        """A host tensor goes by value; one marked as the device's is read by the kernels."""
         job.inverse, job.info = inverse.data_ptr(), info.data_ptr()
         job.inverse_format = FORMATS[inverse.dtype]
-        self._set_damping(device_job, damping)
+        job.damping = self._per_tensor(damping, getattr(damping, "on_device", False))
         job.relative_damping, job.debias = relative, debias
         job.invert = TileRange(*tiles)
-        self._run_tiles(device_job, damping, [stats, tallies, inverse, info, damping])
+
+    def invert_(
+        self, stats, tallies, inverse, info, layout, block_size, tiles, damping, relative, debias
+    ):
+        job = self._new_job(block_size, layout)
+        job.stats, job.tallies = stats.data_ptr(), tallies.data_ptr()
+        self._set_inversion(job, inverse, info, tiles, damping, relative, debias)
+        self._run_tiles(job, [stats, tallies, inverse, info, damping])
 
     def step_(
-        self, params, grads, momenta, inverse, target_norms, directions, norms, block_size,
-        lr, momentum, weight_decay, controls=None,
+        self, params, grads, momenta, inverse, layout, block_size, scalars, target_norms=None,
+        directions=None, norms=None, controls=None,
     ):  # fmt: skip
-        device_job = self._step_job(
-            params, grads, momenta, inverse, target_norms, directions, norms, block_size,
-            lr, momentum, weight_decay, controls,
-        )  # fmt: skip
-        buffers = [*params, *grads, *momenta, inverse, target_norms, directions, norms, controls]
-        self._run_tiles(device_job, None, buffers)
+        rescaling = (target_norms, directions, norms)
+        job = self._step_job(
+            params, grads, momenta, inverse, layout, block_size, scalars, rescaling, controls
+        )
+        self._run_tiles(job, [*params, *grads, *momenta, inverse, *rescaling, controls])
 
     def fused_step_(
-        self, params, grads, momenta, stats, tallies, inverse, info, damping, target_norms,
-        directions, norms, update, invert, block_size, lr, momentum, weight_decay, beta,
-        relative, debias, refresh_targets, momentum_correction, controls=None,
+        self, params, grads, momenta, stats, tallies, inverse, info, layout, block_size, scalars,
+        update, beta, invert, damping, relative, debias, target_norms=None, refresh_targets=False,
+        directions=None, norms=None, controls=None,
     ):  # fmt: skip
-        device_job = self._step_job(
-            params, grads, momenta, inverse, target_norms, directions, norms, block_size,
-            lr, momentum, weight_decay, controls,
-        )  # fmt: skip
-        job = device_job.job
-        job.stats, job.tallies, job.info = stats.data_ptr(), tallies.data_ptr(), info.data_ptr()
-        self._set_damping(device_job, damping)
-        job.relative_damping, job.debias, job.beta = relative, debias, beta
-        job.update, job.invert = TileRange(*update), TileRange(*invert)
-        job.refresh_targets, job.momentum_correction = refresh_targets, momentum_correction
+        rescaling = (target_norms, directions, norms)
+        job = self._step_job(
+            params, grads, momenta, inverse, layout, block_size, scalars, rescaling, controls
+        )
+        job.stats, job.tallies = stats.data_ptr(), tallies.data_ptr()
+        self._set_inversion(job, inverse, info, invert, damping, relative, debias)
+        job.update, job.beta = TileRange(*update), beta
+        job.refresh_targets = refresh_targets
         buffers = [*params, *grads, *momenta, stats, tallies, inverse, info, damping]
-        self._run_tiles(device_job, None, [*buffers, target_norms, directions, norms, controls])
+        self._run_tiles(job, [*buffers, *rescaling, controls])
 
     def _step_job(
-        self, params, grads, momenta, inverse, target_norms, directions, norms, block_size,
-        lr, momentum, weight_decay, controls,
-    ):  # fmt: skip
-        device_job, job = self._new_job(block_size, [p.numel() // block_size for p in params])
+        self, params, grads, momenta, inverse, layout, block_size, scalars, rescaling, controls
+    ):
+        job = self._new_job(block_size, layout)
         for name, tensors in (("params", params), ("grads", grads), ("momenta", momenta)):
             setattr(job, name, self._views(tensors, block_size))
         job.inverse, job.inverse_format = inverse.data_ptr(), FORMATS[inverse.dtype]
         job.step = True
-        job.lr, job.momentum, job.weight_decay = lr, momentum, weight_decay
+        job.scalars = type(job.scalars)(*scalars)
+        target_norms, directions, norms = rescaling
         if target_norms is not None:
-            job.target_norms = target_norms.data_ptr()
+            job.target_norms = self._per_tensor(target_norms, True)
             job.directions, job.norms = directions.data_ptr(), norms.data_ptr()
-            device_job.target_per_tensor = target_norms.numel() != 1
+            job.direction_tiles = directions.shape[0]
         if controls is not None:
-            device_job.controls = controls.data_ptr()
-        return device_job
+            job.controls = controls.data_ptr()
+        return job
 
     def spd_inverse(self, matrices, damping):
         matrices = matrices.contiguous()
@@ -276,7 +276,7 @@ class CudaOnCpu:
         inverse = torch.empty_like(matrices)
         info = torch.empty(matrices.shape[:-2], dtype=torch.int32)
         job = DenseJob(
-            d, matrices.numel() // (d * d), matrices.data_ptr(), inverse.data_ptr(),
+            d, False, matrices.numel() // (d * d), matrices.data_ptr(), inverse.data_ptr(),
             info.data_ptr(), damping,
         )  # fmt: skip
         self._run(c_void_p(plan_library().plan_dense(byref(job))), [matrices, inverse, info])

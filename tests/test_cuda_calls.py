@@ -10,6 +10,7 @@ import mbf_kernels as mk
 from block_checks import checked_fused_step, make
 from cuda_on_cpu import CudaOnCpu
 from mbf_kernels._extension import EXTENSION
+from mbf_kernels.options import StepScalars
 from test_ops import samples
 
 pytestmark = pytest.mark.cuda_ptx
@@ -66,8 +67,7 @@ def test_controls_replace_what_the_host_says(cuda, d, relative, decisions, targe
     tiles = shown["update"]
     told = fresh("fused_step_", d=d, targets=targets) | {
         "relative": relative,
-        "lr": 0.25,
-        "momentum_correction": 0.75,
+        "scalars": [*StepScalars(*shown["scalars"])._replace(lr=0.25, momentum_correction=0.75)],
         "update": tiles if update else [0, 0],
         "invert": tiles if invert else [0, 0],
     }
@@ -79,8 +79,12 @@ def test_controls_replace_what_the_host_says(cuda, d, relative, decisions, targe
 
 def test_controls_of_a_plain_step(cuda):
     controls = torch.tensor([0.25, 1.0, 1.0, 1.0], dtype=torch.float64)
-    found = call(cuda, "step_", fresh("step_") | {"controls": controls})[:-1]
-    for one, other in zip(found, call(cuda, "step_", fresh("step_") | {"lr": 0.25}), strict=True):
+    given = fresh("step_")
+    scalars = [*StepScalars(*given["scalars"])._replace(lr=0.25)]
+    found = call(cuda, "step_", given | {"controls": controls})[:-1]
+    for one, other in zip(
+        found, call(cuda, "step_", fresh("step_") | {"scalars": scalars}), strict=True
+    ):
         assert torch.equal(one, other)
 
 
@@ -143,7 +147,7 @@ def test_nothing_outside_is_written(cuda, d, name, targets, monkeypatch):
         return inside
 
     for key, value in arguments.items():
-        if key in ("blocks", "tiles", "update", "invert"):
+        if key in ("layout", "scalars", "tiles", "update", "invert"):
             continue
         arguments[key] = [guard(v) for v in value] if isinstance(value, list) else guard(value)
     run = cuda._run

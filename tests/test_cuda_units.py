@@ -6,7 +6,8 @@ from ctypes import byref, c_void_p
 import pytest
 
 from csrc.cuda import units
-from cuda_on_cpu import KERNELS, CudaOnCpu, DenseJob, TileRange, plan_library
+from cuda_on_cpu import KERNELS, CudaOnCpu, DenseJob, PerTensor, TileRange, plan_library
+from mbf_kernels.layout import TileLayout
 
 pytestmark = pytest.mark.cuda_host
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ found")
@@ -46,10 +47,12 @@ def test_launches_of_a_size(d):
 
 @needs_compiler
 def test_launches_for_whole_tensors():
-    device_job, job = CudaOnCpu._new_job(9, [17])
+    layout = TileLayout(9, (17,)).table
+    job = CudaOnCpu._new_job(9, layout)
     job.relative_damping, job.invert = True, TileRange(0, 2)
-    device_job.device_damping = device_job.absolute_damping = 8  # an address that nothing reads
-    launch = first_launch(plan_library().plan_tiles(byref(device_job)))
+    address = 8  # nothing reads there
+    job.damping = PerTensor(address, False, True)
+    launch = first_launch(plan_library().plan_tiles(byref(job), c_void_p(address)))
     assert launch == ("Damping", 1, units.TENSOR_UNIT.threads, 0)
 
 

@@ -10,7 +10,7 @@ import torch
 import mbf_kernels as mk
 from mbf_kernels import __main__ as page
 from mbf_kernels import doctor
-from mbf_kernels.backend import resolve
+from mbf_kernels.backends.registry import resolve
 
 
 def run(*arguments):

@@ -19,12 +19,17 @@ MODULES = [
     for package in (mbf_kernels, mbf_optim)
     for name in [
         package.__name__,
-        *(f"{package.__name__}.{m.name}" for m in pkgutil.iter_modules(package.__path__)),
+        *(
+            m.name
+            for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+            if ".triton." not in m.name  # which import Triton
+        ),
     ]
     if not name.endswith("._C")
 ]
 WITH_EXAMPLES = {
-    "mbf_kernels.backend",
+    "mbf_kernels.backends.registry",
+    "mbf_kernels.errors",
     "mbf_kernels.build_info",
     "mbf_kernels.linalg",
     "mbf_kernels.mini_blocks",

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-import conftest
 import mbf_kernels as mk
 from mbf_checks import numpy_of
+from mbf_kernels.backends.registry import backends_for
 from mbf_optim import MBF
 from mbf_optim.schedule import Schedule
 from optimizer_reference import Float64MBF
@@ -134,7 +134,7 @@ def test_each_tile_follows_its_own_schedule(backend, device):
 
 def test_blocks_of_all_backends_agree(device):
     results = []
-    for name in conftest.backends_of(device):
+    for name in backends_for(device):
         if not mk.backends()[name]:
             pytest.skip(f"backend {name!r} is {mk.backends()[name]}")
         with mk.use_backend(name):

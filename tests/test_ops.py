@@ -1,10 +1,15 @@
-"""The operators in torch.ops.mbf_kernels: schemas, tracing, and their own argument checks."""
+"""The operators in torch.ops.mbf_kernels: schemas, tracing, and their own argument checks.
+
+On CPU tensors: what they say of CUDA tensors is tested where CUDA is.
+"""
 
 import numpy as np
 import pytest
 import torch
 
 import mbf_kernels as mk
+from mbf_kernels.layout import TileLayout
+from mbf_kernels.options import StepScalars
 
 W = 16
 
@@ -35,14 +40,16 @@ def samples(name, d=9, counts=(3, 17), dtype=torch.float32, inverse=torch.float3
     info = torch.zeros(tiles, W, dtype=torch.int32)
     tallies = torch.full((tiles, 2), 0.5, dtype=torch.float64)
     damping = torch.full((len(counts),), 10.0 * d, dtype=torch.float64)
+    scalars = StepScalars(lr=0.1, momentum=0.9, weight_decay=0.01, momentum_correction=0.5)
+    layout = {"layout": TileLayout(d, tuple(counts)).table, "block_size": d}
+    inversion = {"damping": damping, "relative": False, "debias": True}
     return {
         "update_": {
             "stats": stats,
             "tallies": tallies,
             "grads": lists["grads"],
-            "blocks": list(counts),
+            **layout,
             "tiles": [0, tiles],
-            "block_size": d,
             "beta": 0.9,
         },
         "invert_": {
@@ -50,21 +57,16 @@ def samples(name, d=9, counts=(3, 17), dtype=torch.float32, inverse=torch.float3
             "tallies": tallies,
             "inverse": inverses,
             "info": info,
-            "blocks": list(counts),
+            **layout,
             "tiles": [0, tiles],
-            "damping": damping,
-            "block_size": d,
-            "relative": False,
-            "debias": True,
+            **inversion,
         },
         "step_": {
             **lists,
             "inverse": inverses,
+            **layout,
+            "scalars": list(scalars),
             **norms,
-            "block_size": d,
-            "lr": 0.1,
-            "momentum": 0.9,
-            "weight_decay": 0.01,
         },
         "fused_step_": {
             **lists,
@@ -72,19 +74,16 @@ def samples(name, d=9, counts=(3, 17), dtype=torch.float32, inverse=torch.float3
             "tallies": tallies,
             "inverse": inverses,
             "info": info,
-            "damping": damping,
-            **norms,
+            **layout,
+            "scalars": list(scalars),
             "update": [0, tiles],
-            "invert": [0, tiles],
-            "block_size": d,
-            "lr": 0.1,
-            "momentum": 0.9,
-            "weight_decay": 0.01,
             "beta": 0.9,
-            "relative": False,
-            "debias": True,
-            "refresh_targets": norms["target_norms"] is not None,
-            "momentum_correction": 0.5,
+            "invert": [0, tiles],
+            **inversion,
+            "target_norms": norms["target_norms"],
+            "refresh_targets": targets,
+            "directions": norms["directions"],
+            "norms": norms["norms"],
         },
     }[name]
 
@@ -208,8 +207,14 @@ BAD = [
     ("invert_", "inverse", reshaped, r"inverse: expected shape \(3, 45, 16\)"),
     ("invert_", "info", torch.Tensor.long, "info: expected int32, got int64"),
     ("invert_", "info", reshaped, r"info: expected shape \(3, 16\)"),
-    ("invert_", "blocks", [3, 17, 1], r"(stats|damping): expected"),
-    ("invert_", "blocks", [48, -1], r"blocks(\[1\])?: expected"),
+    ("invert_", "layout", TileLayout(9, (3, 17, 1)).table, r"(stats|damping): expected"),
+    ("invert_", "layout", torch.tensor([[0, 3, 3], [48, -1, 0]]), r"layout: expected the first"),
+    ("invert_", "layout", torch.tensor([[0, 1, 4], [3, 17, 0]]), r"layout: expected the first"),
+    ("invert_", "layout", torch.tensor([[1, 2, 4], [3, 17, 0]]), r"layout: expected the first"),
+    ("invert_", "layout", torch.zeros(3), r"layout: expected int64, got float32"),
+    ("invert_", "layout", torch.zeros(2, 0).long(), r"layout: expected shape \(2, 1\)"),
+    ("step_", "layout", TileLayout(9, (17, 3)).table, r"params\[0\]: expected 153 numbers, got 27"),
+    ("step_", "scalars", [0.1, 0.9], r"scalars: expected 4 values, got 2"),
     ("invert_", "damping", lambda t: -t, "damping: expected a finite number >= 0, got -90"),
     ("invert_", "damping", torch.Tensor.float, "damping: expected float64, got float32"),
     ("invert_", "damping", lambda t: t[:0], "damping: expected 1 or 2 values, got 0"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import mbf_kernels as mk
-from block_checks import as_blocks, checked_fused_step, make, name_of
+from block_checks import checked_fused_step, make, name_of
 
 
 def channels_last(t):
@@ -118,21 +118,38 @@ def test_dimensions_of_size_one(engine, device):
 
 
 @pytest.mark.parametrize("form", ["window", "transposed"])
-def test_a_layout_that_cannot_be_walked_is_refused(backend, device, form):
-    blocks, params, grads, momenta = make([(4, 5, 3, 3)], 9, device=device)
-    bad = window(params[0]) if form == "window" else params[0].mT
-    before = as_blocks([bad, *momenta], 9)
-    state = blocks.stats(), blocks.inverse()
-    with pytest.raises(
-        ValueError, match=r"params\[0\]: its memory cannot be walked in blocks of 9"
-    ):
-        blocks.fused_step_([bad], grads, momenta, lr=0.1, damping=0.1)
-    with pytest.raises(ValueError, match=r"grads\[0\]: its memory cannot be walked in blocks of 9"):
-        blocks.update_([bad], beta=0.5)
-    for old, new in zip(before, as_blocks([bad, *momenta], 9), strict=True):
-        assert (old == new).all()
-    assert torch.equal(blocks.stats(), state[0])
-    assert torch.equal(blocks.inverse(), state[1])
+def test_memory_no_kernel_can_walk_is_stepped_in_a_copy(backend, device, form):
+    """Parameters, gradients and momenta: the same bits as contiguous ones, in their own memory."""
+    blocks, params, grads, momenta = make([(4, 5, 3, 3), (2, 3, 3, 3), (7, 9)], 9, device=device)
+    odd = {
+        "window": lambda t: window(t) if t.dim() == 4 else t,
+        "transposed": lambda t: t.mT.contiguous().mT if t.dim() == 4 else t,
+    }[form]
+    blocks_of_odd = mk.MiniBlocks(params, 9)
+    lists = [[odd(t.clone()) for t in tensors] for tensors in (params, grads, momenta)]
+    places = [t.data_ptr() for tensors in lists for t in tensors]
+    for missing in (None, 1):
+        for state, (w, d, m) in ((blocks, (params, grads, momenta)), (blocks_of_odd, lists)):
+            present = [None if i == missing else grad for i, grad in enumerate(d)]
+            state.update_(present, beta=0.5)
+            state.fused_step_(w, present, m, lr=0.1, damping=0.1)
+            state.step_(w, present, m, lr=0.1, target_norms=torch.tensor([1.0]))
+    assert places == [t.data_ptr() for tensors in lists for t in tensors]
+    for plain, in_a_copy in zip((params, momenta), (lists[0], lists[2]), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(plain, in_a_copy, strict=True))
+    assert torch.equal(blocks.stats(), blocks_of_odd.stats())
+    assert torch.equal(blocks.inverse(), blocks_of_odd.inverse())
+
+
+def test_a_copy_does_not_hide_shared_memory(backend, device):
+    """Checked before the copy is made: nothing is written."""
+    blocks, params, grads, momenta = make([(4, 5, 3, 3), (2, 3, 3, 3)], 9, device=device)
+    expanded = torch.ones(1, 5, 3, 1, device=device).expand(4, 5, 3, 3)
+    before = [t.clone() for t in (*params, *momenta)]
+    with pytest.raises(ValueError, match=r"params\[0\]: several of its numbers share memory"):
+        blocks.fused_step_([expanded, params[1]], grads, momenta, lr=0.1, damping=0.1)
+    assert all(torch.equal(a, b) for a, b in zip(before, (*params, *momenta), strict=True))
+    assert not blocks.stats().any()
 
 
 def test_channels_last_in_the_constructor(backend, device):

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import mbf_kernels as mk
-import mbf_kernels.layout
 from block_checks import as_blocks, checked_fused_step, make, name_of, tensors
+from mbf_kernels.backends import compiled
 
 COUNTS = (17, 0, 1, 16, 40)
 TARGETS = torch.tensor([0.5, 3.0, 2.0, 1e-3, 10.0])
@@ -113,8 +113,8 @@ def test_many_blocks(engine, device):
 def test_rounds_change_nothing(engine, device, monkeypatch, bytes_of_a_round):
     """Tensors are taken in rounds that share room: one by one, some at a time, or all at once."""
     results = []
-    for room in (mbf_kernels.layout.ROUND_BYTES, bytes_of_a_round):
-        monkeypatch.setattr(mbf_kernels.layout, "ROUND_BYTES", room)
+    for room in (compiled.ROUND_BYTES, bytes_of_a_round):
+        monkeypatch.setattr(compiled, "ROUND_BYTES", room)
         counts = (17, 0, 1, 40, 16, 33, 5)
         blocks, params, grads, momenta = make([(count, 9) for count in counts], 9, device=device)
         targets = torch.ones(len(counts), dtype=torch.float64, device=device)
@@ -149,4 +149,4 @@ def test_room_is_kept_for_the_largest_tensor_only(device):
         norms = 16 * blocks.layout.tiles
         sizes.append(blocks.state_bytes - before - norms)
     assert sizes[0] == sizes[1]
-    assert 4 * 9 * 4000 <= sizes[0] <= mbf_kernels.layout.ROUND_BYTES
+    assert 4 * 9 * 4000 <= sizes[0] <= compiled.ROUND_BYTES

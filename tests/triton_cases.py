@@ -10,7 +10,6 @@ import torch
 import bad_matrices
 import float64_reference as ref
 import mbf_kernels as mk
-import mbf_kernels.triton as backend
 from block_checks import (
     as_blocks,
     checked_fused_step,
@@ -20,7 +19,10 @@ from block_checks import (
     tensors,
     weights_of,
 )
-from mbf_kernels.options import Buffers, Inversion, StepOptions, Update
+from mbf_kernels.backends.registry import BACKENDS
+from mbf_kernels.options import NO_BUFFERS, Inversion, StepOptions, StepScalars, Update
+
+backend = BACKENDS["triton"]
 
 COUNTS = (17, 0, 1, 16, 40)
 
@@ -318,10 +320,12 @@ def check_controls(reach, d, counts=COUNTS):
             norms = targets.clone()
             tiles = (0, blocks.layout.tiles)
             controls = torch.tensor([0.1, 0.4, update, invert], dtype=torch.float64)
-            options = StepOptions(
-                9.0 if controlled else 0.1, 0.9, 0.0, norms, True, 8.0 if controlled else 0.4,
-                controls if controlled else None,
-            )  # fmt: skip
+            scalars = StepScalars(
+                lr=9.0 if controlled else 0.1,
+                momentum=0.9,
+                momentum_correction=8.0 if controlled else 0.4,
+            )
+            options = StepOptions(scalars, norms, True, controls if controlled else None)
             damping = torch.tensor([0.5], dtype=torch.float64)
             inverted = tiles if controlled or invert else (0, 0)
             backend.fused_step_(
@@ -340,12 +344,12 @@ def check_controls(reach, d, counts=COUNTS):
 def check_nothing_to_do(reach):
     for shapes in ([], [(0, 9)], [(0, 9), (0, 9)]):
         blocks, params, grads, momenta = made(reach, shapes, 9)
-        options = StepOptions(0.1, 0.9, 0.0, None, False, 1.0)
+        options = StepOptions(StepScalars(lr=0.1, momentum=0.9))
         damping = torch.tensor([0.5], dtype=torch.float64)
-        backend.update_(blocks._state, grads, 0.5, (0, 0))
+        backend.update_(blocks._state, grads, Update(0.5, (0, 0)))
         nothing = Inversion(damping, True, True, (0, 0))
         backend.invert_(blocks._state, nothing)
         backend.fused_step_(
             blocks._state, params, grads, momenta, options, Update(0.5, (0, 0)), nothing,
-            Buffers(None, None),
+            NO_BUFFERS,
         )  # fmt: skip

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import mbf_kernels as mk
-import mbf_kernels.triton.table as table
 import triton_cases as cases
+from mbf_kernels.backends.triton import table
 
 REGISTER_SIZES = list(range(1, 10))
 

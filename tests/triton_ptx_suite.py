@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import mbf_kernels as mk
-import mbf_kernels.triton.table as table
 import triton_cases as cases
+from mbf_kernels.backends.triton import table
 
 sys.path.insert(0, os.environ["MBF_PTXCPU"])
 import ptxcpu

@@ -82,7 +82,7 @@ def cuda_rows(
 def triton_rows(
     architectures: Iterable[str], kernels: Iterable[Kernel], announce: Progress = lambda *_: None
 ) -> Iterator[Row]:
-    """The kernels of ``mbf_kernels/triton``, compiled by Triton for NVIDIA cards."""
+    """The kernels of ``mbf_kernels/backends/triton``, compiled by Triton for NVIDIA cards."""
     found = triton_cache.figures(kernels, architectures, announce=announce)
     for (kernel, architecture), figures in found.items():
         yield Row(

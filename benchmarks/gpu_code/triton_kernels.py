@@ -105,7 +105,7 @@ def source_of(kernel: Kernel, architecture: str) -> Source:
     """The source for an architecture, ``sm_80`` or ``gfx90a``, with the constants of a launch."""
     from triton.backends.compiler import GPUTarget
 
-    from mbf_kernels.triton import choice
+    from mbf_kernels.backends.triton import choice
 
     target = (
         GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)

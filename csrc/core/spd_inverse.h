@@ -9,10 +9,10 @@
 // It is Cholesky in cost and in stability, but one division a pivot is its only long-latency
 // operation: with lanes of blocks there is nothing else to hide a square root behind.
 //
-// All three passes compute kTile x kTile tiles of the result in registers, each as one product of
-// two panels (2 kTile loads for kTile^2 multiply-adds), then a tiny triangular finish. kTile = 3
+// With p = kPanelWidth, all three passes compute p x p patches of the result in registers, each as
+// one product of two panels (2 p loads for p^2 multiply-adds), then a tiny triangular finish. p = 3
 // needs 9 accumulators + 4 operands, which fits the 16 registers of AVX2; 4 spills there.
-// Every pass overwrites exactly the numbers it no longer needs, so one triangle is enough.
+// Every pass overwrites exactly the elements it no longer needs, so one triangle is enough.
 #pragma once
 
 #include "extent.h"
@@ -21,14 +21,14 @@
 
 namespace mbf {
 
-constexpr int kTile = 3;
+constexpr int kPanelWidth = 3;
 
 // Memory one inverse works in, one entry per lane vector.
 template <class V>
 struct InverseWorkspace {
   V* triangle;    // d(d+1)/2: the factor, then its inverse, then the result
   V* reciprocal;  // d: 1 / pivot
-  V* panel;       // kTile * d: the current block row scaled by the pivots or their reciprocals
+  V* panel;  // kPanelWidth * d: the current block row scaled by the pivots or their reciprocals
 };
 
 namespace detail {
@@ -294,27 +294,27 @@ MBF_INLINE void multiply_tile(InverseWorkspace<V> w, Row row, Col col, Dim d) {
 // it may read w.triangle itself. Never fails; usable() tells whether the result means anything.
 template <class V, class Load, class Dim>
 MBF_INLINE void spd_inverse(InverseWorkspace<V> w, Load load, Dim d) {
-  for_pieces<kTile>(zero_like(d), d, [&](auto col, auto cols) MBF_INLINE_LAMBDA {
+  for_pieces<kPanelWidth>(zero_like(d), d, [&](auto col, auto cols) MBF_INLINE_LAMBDA {
     constexpr int C = cols;
     detail::factor_diagonal<C>(w, load, col, d);
-    for_pieces<kTile>(col + cols, d, [&](auto row, auto rows) MBF_INLINE_LAMBDA {
+    for_pieces<kPanelWidth>(col + cols, d, [&](auto row, auto rows) MBF_INLINE_LAMBDA {
       constexpr int R = rows;
       detail::factor_tile<R, C>(w, load, row, col, d);
     });
   });
-  for_pieces<kTile>(zero_like(d), d, [&](auto row, auto rows) MBF_INLINE_LAMBDA {
+  for_pieces<kPanelWidth>(zero_like(d), d, [&](auto row, auto rows) MBF_INLINE_LAMBDA {
     constexpr int R = rows;
-    for_pieces<kTile>(zero_like(d), row, [&](auto col, auto cols) MBF_INLINE_LAMBDA {
+    for_pieces<kPanelWidth>(zero_like(d), row, [&](auto col, auto cols) MBF_INLINE_LAMBDA {
       constexpr int C = cols;
       detail::invert_tile<R, C>(w.triangle, row, col);
     });
     detail::invert_diagonal<R>(w.triangle, row);
   });
-  for_pieces<kTile>(zero_like(d), d, [&](auto row, auto rows) MBF_INLINE_LAMBDA {
+  for_pieces<kPanelWidth>(zero_like(d), d, [&](auto row, auto rows) MBF_INLINE_LAMBDA {
     constexpr int R = rows;
     V acc[R][R];
     detail::multiply_diagonal<R>(w, acc, row, d);
-    for_pieces<kTile>(zero_like(d), row, [&](auto col, auto cols) MBF_INLINE_LAMBDA {
+    for_pieces<kPanelWidth>(zero_like(d), row, [&](auto col, auto cols) MBF_INLINE_LAMBDA {
       constexpr int C = cols;
       detail::multiply_tile<R, C>(w, row, col, d);
     });

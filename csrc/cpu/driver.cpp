@@ -47,30 +47,31 @@ double sum_over_tensor(const TileJob& job, int64_t tensor, PerTile per_tile) {
 // tensor whose gradients are all zero has an inverse.
 std::vector<double> damping_of_tensors(const TileJob& job) {
   constexpr double kLeast = 1e-30;
-  std::vector<double> damping(job.damping, job.damping + job.tensors);
+  std::vector<double> damping(job.tensors);
   for (int64_t t = 0; t < job.tensors; ++t) {
     const bool needed =
         job.tile_start[t] < job.invert.last && job.tile_start[t + 1] > job.invert.first;
     if (!needed) continue;
     const double trace =
         sum_over_tensor(job, t, [&](int64_t tile) { return job.tallies[tile].trace; });
-    const double numbers = static_cast<double>(job.blocks[t]) * job.block_size;
-    damping[t] = std::max(damping[t] * trace / numbers, kLeast);
+    const double elements = static_cast<double>(job.blocks[t]) * job.block_size;
+    damping[t] = std::max(job.damping.of(t) * trace / elements, kLeast);
   }
   return damping;
 }
 
-// What rescales the direction of each of these tensors to its target norm, itself set here if due.
-void set_scales(const TileJob& job, int64_t first, int64_t last, std::vector<double>& scale) {
+// The factors that rescale the directions of these tensors to their target norms, which are
+// refreshed first if the job asks for it.
+void set_scales(const TileJob& job, int64_t first, int64_t last, std::vector<double>& scales) {
   for (int64_t t = first; t < last; ++t) {
     if (job.grads[t].data == nullptr) continue;
     if (job.refresh_targets) {
-      job.target_norms[t] =
+      job.target_norms.values[t] =
           std::sqrt(sum_over_tensor(job, t, [&](int64_t tile) { return job.norms[tile].adam; }));
     }
     const double square =
         sum_over_tensor(job, t, [&](int64_t tile) { return job.norms[tile].direction; });
-    scale[t] = square > 0 ? job.target_norms[t] / std::sqrt(square) : 0.0;
+    scales[t] = square > 0 ? job.target_norms.of(t) / std::sqrt(square) : 0.0;
   }
 }
 
@@ -104,57 +105,57 @@ int64_t last_level_cache_bytes() {
   return bytes;
 }
 
-void run(TileJob job, bool float64, ParallelFor parallel_for) {
-  const KernelSet& set = current_kernels();
-  const Kernels& kernels = float64 ? set.f64 : set.f32;
-  const auto run_tiles = [&](const TileJob& part, TileRange range) {
+void run(const TileJob& given, ParallelFor parallel_for) {
+  const EntryPoints& kernels = current_kernels().of(given.float64);
+  const auto run_tiles = [&](const TilePass& pass, TileRange range) {
     if (range.empty()) return;
-    parallel_for(range.first, range.last, grain_tiles(block_work(part)),
-                 [&](int64_t first, int64_t last) { kernels.run_tiles(part, first, last); });
+    parallel_for(range.first, range.last, grain_tiles(block_work(pass.job)),
+                 [&](int64_t first, int64_t last) { kernels.run_tiles(pass, first, last); });
   };
 
-  // In bfloat16 half a line per number goes out at a time, which streaming stores do badly.
-  const int64_t numbers = static_cast<int64_t>(job.block_size) * (job.block_size + 1) / 2;
+  TilePass pass{given};
+  TileJob& job = pass.job;
+  // With P in bfloat16 half a line is written at a time, which streaming stores do badly.
+  const int64_t elements = static_cast<int64_t>(job.block_size) * (job.block_size + 1) / 2;
   const int64_t inverted = job.invert.last - job.invert.first;
-  const int64_t state_bytes = inverted * kTileBlocks * numbers * (float64 ? 16 : 8);
-  job.stream_inverse =
+  const int64_t state_bytes = inverted * kTileBlocks * elements * (job.float64 ? 16 : 8);
+  pass.stream_inverse =
       !job.step && job.inverse_format != Format::BFloat16 && state_bytes > last_level_cache_bytes();
 
   std::vector<double> damping;
   if (!job.invert.empty() && job.relative_damping) {
     // The damping of a tensor needs all of its G: the update is a pass of its own here.
-    TileJob first_pass = job;
-    first_pass.invert = {};
-    first_pass.step = false;
-    run_tiles(first_pass, job.update);
+    TilePass updating = pass;
+    updating.job.invert = {};
+    updating.job.step = false;
+    run_tiles(updating, job.update);
     job.update = {};
     damping = damping_of_tensors(job);
-    job.damping = damping.data();
+    job.damping = {damping.data(), false, false};
   }
 
-  if (job.target_norms == nullptr || !job.step) {
-    run_tiles(job,
+  if (!job.rescales()) {
+    run_tiles(pass,
               job.step ? TileRange{0, job.tile_start[job.tensors]} : hull(job.update, job.invert));
     return;
   }
   // In rounds, so that the directions of the first pass are still in cache in the second.
-  std::vector<double> scale(job.tensors);
-  job.scale = scale.data();
+  std::vector<double> scales(job.tensors);
+  pass.scales = scales.data();
   for (int64_t first = 0, last; first < job.tensors; first = last) {
     last = end_of_round(job, first);
     const TileRange round{job.tile_start[first], job.tile_start[last]};
     if (round.empty()) continue;
-    job.first_direction = round.first;
-    run_tiles(job, round);
-    set_scales(job, first, last, scale);
+    pass.first_direction = round.first;
+    run_tiles(pass, round);
+    set_scales(job, first, last, scales);
     parallel_for(round.first, round.last, grain_tiles(4 * job.block_size),
-                 [&](int64_t from, int64_t to) { kernels.apply_directions(job, from, to); });
+                 [&](int64_t from, int64_t to) { kernels.apply_directions(pass, from, to); });
   }
 }
 
-void run(const DenseJob& job, bool float64, ParallelFor parallel_for) {
-  const KernelSet& set = current_kernels();
-  const Kernels& kernels = float64 ? set.f64 : set.f32;
+void run(const DenseJob& job, ParallelFor parallel_for) {
+  const EntryPoints& kernels = current_kernels().of(job.float64);
   const int64_t d = job.block_size;
   const int64_t groups = (job.count + kTileBlocks - 1) / kTileBlocks;
   if (groups == 0) return;

@@ -8,19 +8,29 @@
 
 namespace mbf {
 
-// The kernels of one instruction set and one number format, over a range of tiles. Ranges may be
+// A job as the driver hands it to the kernels: one pass, and the driver's scratch for it. In the
+// job of a pass the damping is absolute.
+struct TilePass {
+  TileJob job{};
+  bool stream_inverse = false;     // write P past the cache, which it is too large for
+  int64_t first_direction = 0;     // the tile whose directions come first in job.directions
+  const double* scales = nullptr;  // per tensor, second pass: target norm / norm of P M
+};
+
+// The entry points of one instruction set and one precision, over a range of tiles. Ranges may be
 // given to different threads: a tile's result does not depend on the range it is in.
-struct Kernels {
-  void (*run_tiles)(const TileJob&, int64_t first, int64_t last);
-  void (*apply_directions)(const TileJob&, int64_t first, int64_t last);
+struct EntryPoints {
+  void (*run_tiles)(const TilePass&, int64_t first, int64_t last);
+  void (*apply_directions)(const TilePass&, int64_t first, int64_t last);
   void (*invert_dense)(const DenseJob&, int64_t first, int64_t last);  // in units of 16 matrices
 };
 
 struct KernelSet {
   const char* isa;
-  int lanes;  // float32 blocks in one vector
-  Kernels f32;
-  Kernels f64;
+  EntryPoints f32;
+  EntryPoints f64;
+
+  const EntryPoints& of(bool float64) const { return float64 ? f64 : f32; }
 };
 
 // One per translation unit; which ones exist in this build is decided by setup.py.

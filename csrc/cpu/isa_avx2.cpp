@@ -5,7 +5,7 @@
 namespace mbf {
 
 KernelSet avx2_kernels() {
-  return {"avx2", 8, make_kernels<Lanes<float, 8>>(), make_kernels<Lanes<double, 4>>()};
+  return {"avx2", entry_points<Lanes<float, 8>>(), entry_points<Lanes<double, 4>>()};
 }
 
 }  // namespace mbf

@@ -6,8 +6,8 @@
 namespace mbf {
 
 KernelSet avx2_wide_kernels() {
-  return {"avx2x16", 16, make_kernels<LanePair<Lanes<float, 8>>>(),
-          make_kernels<LanePair<Lanes<double, 4>>>()};
+  return {"avx2x16", entry_points<LanePair<Lanes<float, 8>>>(),
+          entry_points<LanePair<Lanes<double, 4>>>()};
 }
 
 }  // namespace mbf

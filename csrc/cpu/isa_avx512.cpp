@@ -5,7 +5,7 @@
 namespace mbf {
 
 KernelSet avx512_kernels() {
-  return {"avx512", 16, make_kernels<Lanes<float, 16>>(), make_kernels<Lanes<double, 8>>()};
+  return {"avx512", entry_points<Lanes<float, 16>>(), entry_points<Lanes<double, 8>>()};
 }
 
 }  // namespace mbf

@@ -5,7 +5,7 @@
 namespace mbf {
 
 KernelSet baseline_kernels() {
-  return {"baseline", 4, make_kernels<Lanes<float, 4>>(), make_kernels<Lanes<double, 2>>()};
+  return {"baseline", entry_points<Lanes<float, 4>>(), entry_points<Lanes<double, 2>>()};
 }
 
 }  // namespace mbf

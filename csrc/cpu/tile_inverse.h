@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "../core/spd_inverse.h"
-#include "../job.h"
+#include "isa.h"
 #include "lanes.h"
 #include "number_formats.h"
 #include "streaming.h"
@@ -56,8 +56,9 @@ class TileInverse {
   // P and info of one tile from its G; the first `valid` blocks are real. Out of line, so that the
   // expanded code exists once per size.
   template <class Dim>
-  static __attribute__((noinline)) void tile(const TileJob& job, int64_t index, int valid,
+  static __attribute__((noinline)) void tile(const TilePass& pass, int64_t index, int valid,
                                              double damping, Dim d) {
+    const TileJob& job = pass.job;
     const int64_t start = index * triangle_size(d) * W;
     const T* stats = static_cast<const T*>(job.stats) + start;
     int32_t* info = job.info + index * W;
@@ -71,10 +72,10 @@ class TileInverse {
     const bool clean = all && valid == W;
     if (short_format) {
       if constexpr (sizeof(T) == 4) {
-        store(workspace, static_cast<BFloat16*>(job.inverse) + start, job, info, valid, clean, d);
+        store(workspace, static_cast<BFloat16*>(job.inverse) + start, pass, info, valid, clean, d);
       }
     } else {
-      store(workspace, static_cast<T*>(job.inverse) + start, job, info, valid, clean, d);
+      store(workspace, static_cast<T*>(job.inverse) + start, pass, info, valid, clean, d);
     }
   }
 
@@ -87,16 +88,16 @@ class TileInverse {
     T* stats = reinterpret_cast<T*>(&workspace.triangle[0]);
     T* result = &workspace.staged[0];
     int32_t info[W];
-    TileJob tile_job{};
-    tile_job.stats = stats;
-    tile_job.inverse = result;
-    tile_job.inverse_format = sizeof(T) == 4 ? Format::Float32 : Format::Float64;
-    tile_job.info = info;
+    TilePass pass;
+    pass.job.stats = stats;
+    pass.job.inverse = result;
+    pass.job.inverse_format = sizeof(T) == 4 ? Format::Float32 : Format::Float64;
+    pass.job.info = info;
     for (int64_t group = first; group < last; ++group) {
       const int64_t start = group * W;
       const int valid = static_cast<int>(std::min<int64_t>(W, job.count - start));
       read_dense(static_cast<const T*>(job.matrices) + start * size, stats, valid, d);
-      tile(tile_job, 0, valid, job.damping, d);
+      tile(pass, 0, valid, job.damping, d);
       T* inverses = static_cast<T*>(job.inverses) + start * size;
       write_dense(result, inverses, valid, d);
       for (int l = 0; l < valid; ++l) {
@@ -117,7 +118,7 @@ class TileInverse {
     const V damping_lanes = broadcast<V>(damping);
     const V limit_lanes = broadcast<V>(limit);
     V reciprocal[kMaxBlock];
-    V panel[kTile * kMaxBlock];
+    V panel[kPanelWidth * kMaxBlock];
     std::fill_n(info, W, 0);
     bool all = true;
     for (int h = 0; h < W; h += N) {
@@ -155,11 +156,11 @@ class TileInverse {
 
   template <class Stored, class Dim>
   static MBF_INLINE void store(TileWorkspace<V, Dim>& workspace, Stored* inverse,
-                               const TileJob& job, int32_t* info, int valid, bool clean, Dim d) {
+                               const TilePass& pass, int32_t* info, int valid, bool clean, Dim d) {
     if (!clean) return keep_failed(workspace.triangle, inverse, info, valid, d);
     const int numbers = triangle_size(d);
     const V* triangle = &workspace.triangle[0];
-    if (!job.stream_inverse) {
+    if (!pass.stream_inverse) {
       for (int i = 0; i < numbers; ++i) {
         for (int g = 0; g < W / N; ++g) {
           store_lanes(triangle[g * numbers + i], inverse + i * W + g * N);

@@ -1,8 +1,9 @@
 // The CPU kernels: core mathematics on SIMD lanes, tile by tile.
 //
-// Included by one translation unit per instruction set, each of which instantiates make_kernels for
-// its own lane types. Everything is in an unnamed namespace on purpose: two units must never share
-// an inline function, or the linker may keep the copy with instructions the machine lacks.
+// Included by one translation unit per instruction set, each of which instantiates entry_points for
+// its own lane types. Functions that are not always inlined are in an unnamed namespace on purpose:
+// two units must never share one, or the linker may keep the copy with instructions the machine
+// lacks.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 
 #include "../core/adam_step.h"
 #include "../core/rank_one_ema.h"
+#include "../core/step.h"
 #include "../core/symmetric_product.h"
 #include "../job.h"
 #include "isa.h"
@@ -45,28 +47,22 @@ struct TriangleSlot {
   MBF_INLINE void store(V x) const { x.store(p); }
 };
 
-// M and W of a step, some natural numbers at a time. One multiply-add after the other, so that
-// there is only one way to round: every path through a step gives the same bits.
+// core/step.h over runs of elements in natural order.
 template <class L>
 class StepLanes {
  public:
   using T = typename L::Scalar;
   explicit MBF_INLINE StepLanes(const TileJob& job)
-      : momentum_(broadcast<L>(job.momentum)),
-        weight_decay_(broadcast<L>(job.weight_decay)),
-        lr_(broadcast<L>(job.lr)) {}
+      : scalars_(job.scalars.map([](double x) MBF_INLINE_LAMBDA { return broadcast<L>(x); })) {}
 
-  // M <- momentum M + D
   MBF_INLINE void accumulate(T* m, const T* grads) const {
-    (momentum_ * L::load(m) + L::load(grads)).store(m);
+    accumulated(scalars_, L::load(m), L::load(grads)).store(m);
   }
-  // W <- W - lr (u + weight_decay W)
   MBF_INLINE void move(T* params, const T* u) const {
-    const L w = L::load(params);
-    (w - lr_ * (L::load(u) + weight_decay_ * w)).store(params);
+    moved(scalars_, L::load(params), L::load(u)).store(params);
   }
 
-  // The same for `count` numbers, a multiple of the lanes.
+  // The same for `count` elements, a multiple of the lanes.
   MBF_INLINE void accumulate(T* m, const T* grads, int64_t count) const {
     for (int64_t i = 0; i < count; i += L::kLanes) accumulate(m + i, grads + i);
   }
@@ -75,7 +71,7 @@ class StepLanes {
   }
 
  private:
-  L momentum_, weight_decay_, lr_;
+  StepScalars<L> scalars_;
 };
 
 template <class V>
@@ -118,17 +114,18 @@ class TileKernels {
   }
 
   template <class Dim>
-  static void run(const TileJob& job, int64_t first, int64_t last, Dim d) {
-    if (job.inverse_format == Format::BFloat16) {
-      if constexpr (sizeof(T) == 4) run_stored<BFloat16>(job, first, last, d);
+  static void run(const TilePass& pass, int64_t first, int64_t last, Dim d) {
+    if (pass.job.inverse_format == Format::BFloat16) {
+      if constexpr (sizeof(T) == 4) run_stored<BFloat16>(pass, first, last, d);
     } else {
-      run_stored<T>(job, first, last, d);
+      run_stored<T>(pass, first, last, d);
     }
-    if (job.stream_inverse) stream_fence();
+    if (pass.stream_inverse) stream_fence();
   }
 
   template <class Stored, class Dim>
-  static void run_stored(const TileJob& job, int64_t first, int64_t last, Dim d) {
+  static void run_stored(const TilePass& pass, int64_t first, int64_t last, Dim d) {
+    const TileJob& job = pass.job;
     int64_t tensor = tensor_of(job, first);
     for (int64_t tile = first; tile < last; ++tensor) {
       const int64_t end = std::min(last, job.tile_start[tensor + 1]);
@@ -144,10 +141,10 @@ class TileKernels {
         const bool step_only = !job.update.contains(tile) && !job.invert.contains(tile);
         if (plain && step_only && tile < whole) {
           const int64_t plain_stop = std::min(stop, whole);
-          step_plain<Stored>(job, tensor, tile, plain_stop, d);
+          step_plain<Stored>(pass, tensor, tile, plain_stop, d);
           tile = plain_stop;
         }
-        for (; tile < stop; ++tile) run_tile<Stored>(job, tensor, tile, d);
+        for (; tile < stop; ++tile) run_tile<Stored>(pass, tensor, tile, d);
       }
     }
   }
@@ -156,9 +153,11 @@ class TileKernels {
   // momenta of the next tile and the parameters of the last one are moved between its rows, so that
   // all four streams are always under way: 14 % less time than one after the other at d = 9.
   template <class Stored, class Dim>
-  static __attribute__((noinline)) void step_plain(const TileJob& job, int64_t tensor,
+  static __attribute__((noinline)) void step_plain(const TilePass& pass, int64_t tensor,
                                                    int64_t first, int64_t last, Dim d) {
     using L = LineLanes<V>;
+    const TileJob& job = pass.job;
+    const bool rescales = job.rescales();
     const int64_t numbers = static_cast<int64_t>(W) * d;
     const int64_t origin = job.tile_start[tensor];
     const Stored* inverse = static_cast<const Stored*>(job.inverse);
@@ -176,33 +175,34 @@ class TileKernels {
     lanes.accumulate(momenta + first * numbers, grads + first * numbers, numbers);
     for (int64_t tile = first; tile < last; ++tile) {
       const bool has_next = tile + 1 < last;
-      const bool has_last = tile > first && !job.target_norms;
+      const bool has_last = tile > first && !rescales;
       T* next_momenta = has_next ? momenta + (tile + 1) * numbers : nowhere;
       const T* next_grads = has_next ? grads + (tile + 1) * numbers : nowhere;
       T* last_params = has_last ? params + (tile - 1) * numbers : nowhere;
-      T* direction = job.target_norms ? directions_of(job, tile, d) : direction_buffer[tile & 1];
+      T* direction = rescales ? directions_of(pass, tile, d) : direction_buffer[tile & 1];
       int64_t i = 0;
       const double squared_norm =
           precondition_tile(inverse + tile * triangle_size(d) * W, momenta + tile * numbers,
-                            direction, job.target_norms != nullptr, d, [&]() MBF_INLINE_LAMBDA {
+                            direction, rescales, d, [&]() MBF_INLINE_LAMBDA {
                               lanes.accumulate(next_momenta + i, next_grads + i);
                               lanes.move(last_params + i, last_direction + i);
                               i += L::kLanes;
                             });
-      if (job.target_norms) {
+      if (rescales) {
         job.norms[tile].direction = squared_norm;
       } else {
         last_direction = direction;
       }
     }
-    if (job.target_norms) return;
+    if (rescales) return;
     lanes.move(params + (last - 1) * numbers, last_direction, numbers);
   }
 
   // One tile through all that is asked for, while it is in cache: any number format, any strides,
   // and the last tile of a tensor.
   template <class Stored, class Dim>
-  static MBF_INLINE void run_tile(const TileJob& job, int64_t tensor, int64_t tile, Dim d) {
+  static MBF_INLINE void run_tile(const TilePass& pass, int64_t tensor, int64_t tile, Dim d) {
+    const TileJob& job = pass.job;
     const int numbers = triangle_size(d);
     const int64_t block = (tile - job.tile_start[tensor]) * W;
     const int64_t count = std::min<int64_t>(W, job.blocks[tensor] - block);
@@ -221,7 +221,7 @@ class TileKernels {
       tally.trace = tally.weight > 0 ? trace(stats, d) / tally.weight : 0.0;
     }
     if (job.invert.contains(tile)) {
-      TileInverse<V>::tile(job, tile, static_cast<int>(count), job.damping[tensor], d);
+      TileInverse<V>::tile(pass, tile, static_cast<int>(count), job.damping.of(tensor), d);
     }
     if (job.step) {
       alignas(64) T momentum_buffer[kMaxTileNumbers];
@@ -236,11 +236,12 @@ class TileKernels {
         job.norms[tile].adam = adam_square(job, stats, momenta, job.tallies[tile].weight, d);
       }
 
-      T* direction = job.target_norms ? directions_of(job, tile, d) : direction_buffer;
+      const bool rescales = job.rescales();
+      T* direction = rescales ? directions_of(pass, tile, d) : direction_buffer;
       const Stored* inverse = static_cast<const Stored*>(job.inverse) + tile * numbers * W;
-      const double squared_norm = precondition_tile(
-          inverse, momenta, direction, job.target_norms != nullptr, d, []() MBF_INLINE_LAMBDA {});
-      if (job.target_norms) {
+      const double squared_norm =
+          precondition_tile(inverse, momenta, direction, rescales, d, []() MBF_INLINE_LAMBDA {});
+      if (rescales) {
         job.norms[tile].direction = squared_norm;
       } else {
         alignas(64) T param_buffer[kMaxTileNumbers];
@@ -253,7 +254,8 @@ class TileKernels {
 
   // The second pass of a step with target norms. In double where a direction is so small that the
   // factor which rescales it does not fit the format of the parameters.
-  static void apply(const TileJob& job, int64_t first, int64_t last) {
+  static void apply(const TilePass& pass, int64_t first, int64_t last) {
+    const TileJob& job = pass.job;
     const int d = job.block_size;
     int64_t tensor = tensor_of(job, first);
     for (int64_t tile = first; tile < last; ++tile) {
@@ -261,9 +263,9 @@ class TileKernels {
       if (is_absent(job, tensor)) continue;
       const int64_t block = (tile - job.tile_start[tensor]) * W;
       const int64_t count = std::min<int64_t>(W, job.blocks[tensor] - block);
-      const T* direction = directions_of(job, tile, d);
-      const double rate = job.lr * job.scale[tensor];
-      const T decay = static_cast<T>(job.lr * job.weight_decay);
+      const T* direction = directions_of(pass, tile, d);
+      const double rate = job.scalars.lr * pass.scales[tensor];
+      const T decay = static_cast<T>(job.scalars.lr * job.scalars.weight_decay);
       alignas(64) T param_buffer[kMaxTileNumbers];
       T* params = natural_blocks<T>(job.params[tensor], d, block, count, W, param_buffer);
       if (std::abs(rate) < 1e30) {
@@ -282,8 +284,8 @@ class TileKernels {
   }
 
  private:
-  static MBF_INLINE T* directions_of(const TileJob& job, int64_t tile, int d) {
-    return static_cast<T*>(job.directions) + (tile - job.first_direction) * W * d;
+  static MBF_INLINE T* directions_of(const TilePass& pass, int64_t tile, int d) {
+    return static_cast<T*>(pass.job.directions) + (tile - pass.first_direction) * W * d;
   }
 
   // Over the blocks whose sum is finite: a bad block must not spoil what its neighbours share. In a
@@ -347,7 +349,8 @@ class TileKernels {
       load_transposed<L>(momenta + h * d, d, d, m);
       clipped_adam_square(
           [&](int e) MBF_INLINE_LAMBDA { return L::load(stats + triangle_index(e, e) * W + h); }, m,
-          broadcast<L>(job.momentum_correction), broadcast<L>(weight > 0 ? 1.0 / weight : 1.0), d)
+          broadcast<L>(job.scalars.momentum_correction),
+          broadcast<L>(weight > 0 ? 1.0 / weight : 1.0), d)
           .store(squares + h);
     }
     return sum_of_finite(squares);
@@ -387,14 +390,14 @@ MBF_INLINE void with_block_size(int d, F f) {
 }
 
 template <class V>
-Kernels make_kernels() {
+EntryPoints entry_points() {
   return {
-      [](const TileJob& job, int64_t first, int64_t last) {
+      [](const TilePass& pass, int64_t first, int64_t last) {
         with_block_size<typename V::Scalar>(
-            job.block_size, [&](auto d) { TileKernels<V>::run(job, first, last, d); });
+            pass.job.block_size, [&](auto d) { TileKernels<V>::run(pass, first, last, d); });
       },
-      [](const TileJob& job, int64_t first, int64_t last) {
-        TileKernels<V>::apply(job, first, last);
+      [](const TilePass& pass, int64_t first, int64_t last) {
+        TileKernels<V>::apply(pass, first, last);
       },
       [](const DenseJob& job, int64_t first, int64_t last) {
         with_block_size<typename V::Scalar>(

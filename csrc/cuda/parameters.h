@@ -139,7 +139,7 @@ struct RunHeader {
   TileRange update, invert;
   double beta;
   float short_beta, short_rest;  // beta and 1 - beta, rounded
-  float lr, momentum, weight_decay, momentum_correction;
+  StepScalars<float> scalars;
   int32_t block_size;
   bool step;
   bool short_inverse;       // P is stored in bfloat16, otherwise in float32
@@ -153,7 +153,7 @@ struct ApplyHeader {
   const TileNorms* norms;
   double* target_norms;
   const double* controls;
-  double lr, weight_decay;
+  StepScalars<double> scalars;
   int32_t block_size;
   int32_t norm_tiles;  // tiles per thread block of the first pass, which has summed their norms
   int32_t unit_tiles;  // tiles per thread block of this pass

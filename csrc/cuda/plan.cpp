@@ -30,6 +30,15 @@ uint32_t unit_shared_bytes(int block_size) {
   return one_block_per_thread(block_size) ? 0 : TeamMemory(block_size).bytes();
 }
 
+// Values the kernels read on the device, or null: then every entry of a launch carries its own.
+const double* device_values(const PerTensor& per_tensor) {
+  return per_tensor.on_device ? per_tensor.values : nullptr;
+}
+
+double host_value(const PerTensor& per_tensor, int64_t tensor) {
+  return per_tensor.on_device ? 0.0 : per_tensor.of(tensor);
+}
+
 bool is_absent(const TileJob& job, int64_t tensor) {
   return job.grads != nullptr && job.grads[tensor].data == nullptr;
 }
@@ -63,30 +72,26 @@ TileRange hull(TileRange a, TileRange b) {
   return {std::min(a.first, b.first), std::max(a.last, b.last)};
 }
 
-RunHeader run_header(const DeviceJob& device_job) {
-  const TileJob& job = device_job.job;
+RunHeader run_header(const TileJob& job) {
   RunHeader header{};
   header.stats = static_cast<float*>(job.stats);
   header.tallies = job.tallies;
   header.inverse = job.inverse;
   header.info = job.info;
-  if (job.step && job.target_norms != nullptr) {
+  if (job.rescales()) {
     header.directions = static_cast<float*>(job.directions);
     header.norms = job.norms;
     header.refresh_targets = job.refresh_targets;
   }
-  header.damping = device_job.device_damping;
-  header.damping_per_tensor = device_job.damping_per_tensor;
-  header.controls = device_job.controls;
+  header.damping = device_values(job.damping);
+  header.damping_per_tensor = !job.damping.one_for_all;
+  header.controls = job.controls;
   header.update = job.update;
   header.invert = job.invert;
   header.beta = job.beta;
   header.short_beta = static_cast<float>(job.beta);
   header.short_rest = static_cast<float>(1.0 - job.beta);
-  header.lr = static_cast<float>(job.lr);
-  header.momentum = static_cast<float>(job.momentum);
-  header.weight_decay = static_cast<float>(job.weight_decay);
-  header.momentum_correction = static_cast<float>(job.momentum_correction);
+  header.scalars = job.scalars.map([](double x) { return static_cast<float>(x); });
   header.block_size = job.block_size;
   header.step = job.step;
   header.short_inverse = job.inverse_format == Format::BFloat16;
@@ -94,12 +99,11 @@ RunHeader run_header(const DeviceJob& device_job) {
   return header;
 }
 
-void plan_run(const DeviceJob& device_job, std::vector<Launch>& launches) {
-  const TileJob& job = device_job.job;
+void plan_run(const TileJob& job, std::vector<Launch>& launches) {
   const bool refreshes = !job.update.empty() || !job.invert.empty();
   const TileRange range =
       job.step ? TileRange{0, job.tile_start[job.tensors]} : hull(job.update, job.invert);
-  Packer<RunParameters> packer(run_header(device_job));
+  Packer<RunParameters> packer(run_header(job));
   for_segments(job, range, [&](int64_t t, int64_t first, int64_t last) {
     Segment segment{};
     segment.params = job.step ? job.params[t].data : nullptr;
@@ -109,8 +113,7 @@ void plan_run(const DeviceJob& device_job, std::vector<Launch>& launches) {
     segment.block = (first - job.tile_start[t]) * kTileBlocks;
     segment.blocks = blocks_of(job, t, first, last);
     segment.tensor = static_cast<uint32_t>(t);
-    const bool host_damping = !job.invert.empty() && device_job.device_damping == nullptr;
-    segment.damping = host_damping ? job.damping[t] : 0.0;
+    segment.damping = job.invert.empty() ? 0.0 : host_value(job.damping, t);
     packer.add(segment, ceil_div(last - first, unit_tiles(job.block_size)),
                {job.step ? &job.params[t] : nullptr, job.grads != nullptr ? &job.grads[t] : nullptr,
                 job.step ? &job.momenta[t] : nullptr});
@@ -122,10 +125,9 @@ void plan_run(const DeviceJob& device_job, std::vector<Launch>& launches) {
   });
 }
 
-void plan_damping(const DeviceJob& device_job, std::vector<Launch>& launches) {
-  const TileJob& job = device_job.job;
-  Packer<DampingParameters> packer({job.tallies, device_job.device_damping,
-                                    device_job.absolute_damping, device_job.damping_per_tensor});
+void plan_damping(const TileJob& job, double* absolute_damping, std::vector<Launch>& launches) {
+  Packer<DampingParameters> packer(
+      {job.tallies, device_values(job.damping), absolute_damping, !job.damping.one_for_all});
   for (int64_t t = 0; t < job.tensors; ++t) {
     const int64_t first = job.tile_start[t];
     const int64_t last = job.tile_start[t + 1];
@@ -135,7 +137,7 @@ void plan_damping(const DeviceJob& device_job, std::vector<Launch>& launches) {
     tensor.tile = first;
     tensor.tiles = last - first;
     tensor.elements = static_cast<double>(job.blocks[t]) * job.block_size;
-    tensor.damping = device_job.device_damping == nullptr ? job.damping[t] : 0.0;
+    tensor.damping = host_value(job.damping, t);
     tensor.tensor = static_cast<uint32_t>(t);
     packer.add(tensor, 1, {});
   }
@@ -145,19 +147,17 @@ void plan_damping(const DeviceJob& device_job, std::vector<Launch>& launches) {
   });
 }
 
-void plan_apply(const DeviceJob& device_job, std::vector<Launch>& launches) {
-  const TileJob& job = device_job.job;
+void plan_apply(const TileJob& job, std::vector<Launch>& launches) {
   ApplyHeader header{};
   header.directions = static_cast<const float*>(job.directions);
   header.norms = job.norms;
-  header.target_norms = job.target_norms;
-  header.controls = device_job.controls;
-  header.lr = job.lr;
-  header.weight_decay = job.weight_decay;
+  header.target_norms = job.target_norms.values;
+  header.controls = job.controls;
+  header.scalars = job.scalars;
   header.block_size = job.block_size;
   header.norm_tiles = unit_tiles(job.block_size);
   header.unit_tiles = static_cast<int32_t>(ceil_div(kApplyElements, kTileBlocks * job.block_size));
-  header.target_per_tensor = device_job.target_per_tensor;
+  header.target_per_tensor = !job.target_norms.one_for_all;
   header.refresh_targets = job.refresh_targets;
   Packer<ApplyParameters> packer(header);
   for_segments(job, {0, job.tile_start[job.tensors]}, [&](int64_t t, int64_t first, int64_t last) {
@@ -183,23 +183,21 @@ int64_t damping_room(const TileJob& job) {
   return job.relative_damping && !job.invert.empty() ? job.tensors : 0;
 }
 
-std::vector<Launch> plan(const DeviceJob& given) {
+std::vector<Launch> plan(const TileJob& given, double* absolute_damping) {
   std::vector<Launch> launches;
-  DeviceJob device_job = given;
-  TileJob& job = device_job.job;
+  TileJob job = given;
   if (damping_room(job) > 0) {
     // Relative damping needs the trace of a tensor's whole G: the update becomes a pass of its own.
-    DeviceJob first_pass = device_job;
-    first_pass.job.invert = {};
-    first_pass.job.step = false;
-    if (!job.update.empty()) plan_run(first_pass, launches);
-    plan_damping(device_job, launches);
+    TileJob updating = job;
+    updating.invert = {};
+    updating.step = false;
+    if (!job.update.empty()) plan_run(updating, launches);
+    plan_damping(job, absolute_damping, launches);
     job.update = {};
-    device_job.device_damping = device_job.absolute_damping;
-    device_job.damping_per_tensor = true;
+    job.damping = {absolute_damping, false, true};
   }
-  plan_run(device_job, launches);
-  if (job.step && job.target_norms != nullptr) plan_apply(device_job, launches);
+  plan_run(job, launches);
+  if (job.rescales()) plan_apply(job, launches);
   return launches;
 }
 

@@ -10,17 +10,6 @@
 
 namespace mbf::cuda {
 
-// A TileJob whose tensors are on a device. Its tile_start, blocks and, if device_damping is null,
-// damping stay on the host; `scale` is not used.
-struct DeviceJob {
-  TileJob job;
-  const double* device_damping = nullptr;  // one value, or one per tensor
-  bool damping_per_tensor = false;         // of device_damping
-  bool target_per_tensor = false;          // target_norms has one value per tensor, otherwise one
-  const double* controls = nullptr;        // [lr, momentum_correction, update, invert], or null
-  double* absolute_damping = nullptr;      // room for one value per tensor, if damping is relative
-};
-
 enum class Kernel : int32_t {
   Step,     // step alone
   Run,      // any of update, invert and step
@@ -38,11 +27,12 @@ struct Launch {
   std::vector<unsigned char> parameters;
 };
 
-// The launches in the order they must run. Empty if there is nothing to do.
-std::vector<Launch> plan(const DeviceJob& device_job);
+// The launches in the order they must run. Empty if there is nothing to do. `absolute_damping` is
+// device memory for damping_room(job) values.
+std::vector<Launch> plan(const TileJob& job, double* absolute_damping);
 std::vector<Launch> plan(const DenseJob& job);
 
-// How many doubles absolute_damping must hold; 0 if it is not used.
+// One double per tensor if damping is relative and something is inverted, otherwise 0.
 int64_t damping_room(const TileJob& job);
 
 }  // namespace mbf::cuda

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "../core/adam_step.h"
-#include "job_numbers.cuh"
+#include "live_step.cuh"
 #include "natural.cuh"
 #include "team_inverse.cuh"
 
@@ -198,7 +198,7 @@ __device__ __forceinline__ void step_tile(const RunParameters& p, const Segment&
                                           const TilePlace& at, const float* grads, float* momenta,
                                           float* directions) {
   const RunHeader& job = p.job;
-  const StepNumbers numbers = step_numbers(job);
+  const StepScalars<float> scalars = live_step(job).scalars;
   const int stride = stage_stride(at.d);
   const auto view = [&](const void* data, Natural natural) {
     return natural_view(p, data, natural, at.block, at.count);
@@ -207,7 +207,7 @@ __device__ __forceinline__ void step_tile(const RunParameters& p, const Segment&
     if (i / stride >= at.count) momenta[i] = 0;  // padding
   }
   for_natural(view(segment.momenta, segment.natural[2]), at.d, [&](auto& m, int block, int e) {
-    const float fresh = job.momentum * widen(m) + grads[block * stride + e];
+    const float fresh = accumulated(scalars, widen(m), grads[block * stride + e]);
     momenta[block * stride + e] = fresh;
     m = narrow<std::remove_reference_t<decltype(m)>>(fresh);
   });
@@ -222,10 +222,8 @@ __device__ __forceinline__ void step_tile(const RunParameters& p, const Segment&
   __syncthreads();
   if (job.directions == nullptr) {
     for_natural(view(segment.params, segment.natural[0]), at.d, [&](auto& w, int block, int e) {
-      const float old = widen(w);
-      const float u = directions[block * stride + e];
-      w = narrow<std::remove_reference_t<decltype(w)>>(old -
-                                                       numbers.lr * (u + job.weight_decay * old));
+      const float fresh = moved(scalars, widen(w), directions[block * stride + e]);
+      w = narrow<std::remove_reference_t<decltype(w)>>(fresh);
     });
     return;
   }
@@ -234,7 +232,7 @@ __device__ __forceinline__ void step_tile(const RunParameters& p, const Segment&
   for_natural(out, at.d, [&](auto& u, int block, int e) {
     u = narrow<std::remove_reference_t<decltype(u)>>(directions[block * stride + e]);
   });
-  store_tile_norms(job, at, directions, momenta, numbers.momentum_correction);
+  store_tile_norms(job, at, directions, momenta, scalars.momentum_correction);
 }
 
 // Everything the job asks of one tile. `StepOnly`: the job has no update and no inversion.
@@ -264,9 +262,9 @@ __global__ void __launch_bounds__(kTeams[Kind].lanes* kTileBlocks)
     __syncthreads();
   }
   if constexpr (!StepOnly) {
-    const StepNumbers numbers = step_numbers(job);
-    const bool update = numbers.update && job.update.contains(at.tile);
-    const bool invert = numbers.invert && job.invert.contains(at.tile);
+    const LiveStep live = live_step(job);
+    const bool update = live.update && job.update.contains(at.tile);
+    const bool invert = live.invert && job.invert.contains(at.tile);
     if (update) {
       update_rows(job, job.stats + at.tile * triangle_size(at.d) * kTileBlocks, grads, at.d);
       __syncthreads();

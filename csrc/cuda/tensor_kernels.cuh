@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(kTensorThreads)
   const int blocks = min(job.unit_tiles * kTileBlocks, static_cast<int>(segment.blocks - first));
 
   const double scale = scale_of_tensor(job, segment, unit == 0);
-  const double lr = job.controls == nullptr ? job.lr : job.controls[0];
-  const Move move{lr * scale, static_cast<float>(lr * job.weight_decay)};
+  const double lr = job.controls == nullptr ? job.scalars.lr : job.controls[0];
+  const Move move{lr * scale, static_cast<float>(lr * job.scalars.weight_decay)};
   const float* u = job.directions + (segment.tile * kTileBlocks + first) * d;
   const NaturalView view =
       natural_view(p, segment.params, segment.natural[0], segment.block + first, blocks);

@@ -9,7 +9,7 @@
 #include "../core/rank_one_ema.h"
 #include "../core/spd_sweep.h"
 #include "../core/symmetric_product.h"
-#include "job_numbers.cuh"
+#include "live_step.cuh"
 #include "natural.cuh"
 
 namespace mbf::cuda {
@@ -157,10 +157,10 @@ __device__ __forceinline__ void fetch_blocks(const RunParameters& p, const Segme
 template <int D, class FindSegment>
 __device__ __forceinline__ void refresh_blocks(const RunHeader& job, FindSegment segment,
                                                const WarpStage<D>& grads, float& trace) {
-  const StepNumbers numbers = step_numbers(job);
+  const LiveStep live = live_step(job);
   const WarpPlace at = warp_place(segment());
-  const bool update = numbers.update && at.tile_exists && job.update.contains(at.tile);
-  const bool invert = numbers.invert && at.tile_exists && job.invert.contains(at.tile);
+  const bool update = live.update && at.tile_exists && job.update.contains(at.tile);
+  const bool invert = live.invert && at.tile_exists && job.invert.contains(at.tile);
   if (!update && !invert) return;
   float* stats = job.stats + triangle_offset<D>(at.tile, at.lane);
   float a[triangle_size(D)];
@@ -232,7 +232,7 @@ __device__ __forceinline__ void step_blocks(const RunParameters& p, const Segmen
   float m[D], u[D];
   MBF_UNROLL
   for (int e = 0; e < D; ++e) {
-    own_m[e] = m[e] = job.momentum * own_m[e] + own_d[e];
+    own_m[e] = m[e] = accumulated(job.scalars, own_m[e], own_d[e]);
     u[e] = 0;
   }
   if (at.exists) {
@@ -244,11 +244,11 @@ __device__ __forceinline__ void step_blocks(const RunParameters& p, const Segmen
       symmetric_product([&](int i) { return from[i * kTileBlocks]; }, m, u, Const<D>{});
     }
   }
-  const StepNumbers numbers = step_numbers(job);
+  const StepScalars<float> scalars = live_step(job).scalars;
   const bool moves = job.directions == nullptr;
   MBF_UNROLL
   for (int e = 0; e < D; ++e) {
-    own_w[e] = moves ? own_w[e] - numbers.lr * (u[e] + job.weight_decay * own_w[e]) : u[e];
+    own_w[e] = moves ? moved(scalars, own_w[e], u[e]) : u[e];
   }
   __syncwarp();
   send<D>(natural_view(p, segment.momenta, segment.natural[2], at.block, at.count), at.lane,
@@ -267,7 +267,7 @@ __device__ __forceinline__ void step_blocks(const RunParameters& p, const Segmen
     const float* stats = job.stats + offset;
     adam = finite_or_zero(clipped_adam_square(
         [&](int e) { return stats[triangle_index(e, e) * kTileBlocks]; }, m,
-        numbers.momentum_correction, without_bias(job.tallies[at.tile].weight), Const<D>{}));
+        scalars.momentum_correction, without_bias(job.tallies[at.tile].weight), Const<D>{}));
   }
   store_norms(job, segment, at.exists ? square_of_block<D>(u) : 0.0, adam);
 }
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(kThreadBlockThreads, wanted_residents(D))
   if constexpr (!StepOnly) {
     __shared__ float traces[kThreadBlockThreads];
     refresh_blocks<D>(p.job, segment, stage.grads, traces[threadIdx.x]);
-    if (step_numbers(p.job).update) finish_tally(p.job, segment(), traces[threadIdx.x]);
+    if (live_step(p.job).update) finish_tally(p.job, segment(), traces[threadIdx.x]);
     if (!p.job.step) return;
   }
   step_blocks<D>(p, segment(), stage);

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import mbf_kernels as mk
-from mbf_kernels.checks import walkable
 
 from .engine import Curvature, Engine, Options, check_entry, sample_betas
 from .layers import Layer
@@ -52,7 +50,6 @@ class BlockEngine(Engine):
             # Ascent is descent with the signs of both terms turned.
             sign = -1.0 if options.maximize else 1.0
             self._run(
-                self.blocks.fused_step_,
                 self._choose(grads, cohort.chosen),
                 lr=sign * options.lr,
                 momentum=options.momentum,
@@ -79,47 +76,16 @@ class BlockEngine(Engine):
         here = set(chosen)
         return [grad if i in here else None for i, grad in enumerate(grads)]
 
-    def _run(
-        self, step: Callable[..., None], grads: Sequence[Tensor | None], **options: Any
-    ) -> None:
+    def _run(self, grads: Sequence[Tensor | None], **options: Any) -> None:
         try:
-            step(self.params, grads, self.momenta, **options)
-        except (ValueError, TypeError, RuntimeError) as error:
-            # The kernels refuse before they write, so nothing is done twice. They see to it that
-            # parameters are of the dtype and on the device they were made for.
+            self.blocks.fused_step_(self.params, grads, self.momenta, **options)
+        except (mk.TensorError, RuntimeError) as error:
+            # Says of a parameter that was moved or cast what became of it.
             self._check_still_there()
-            if isinstance(error, TypeError):
-                raise TypeError(self._with_names(str(error))) from error
-            if not isinstance(error, ValueError):
+            if not isinstance(error, mk.TensorError):
                 raise
-            if not self._step_through_copies(step, grads, options):
-                raise ValueError(self._with_names(str(error))) from error
-
-    def _step_through_copies(
-        self, step: Callable[..., None], grads: Sequence[Tensor | None], options: dict[str, Any]
-    ) -> bool:
-        """Memory no kernel can walk (a transposed view, say) is stepped in a copy."""
-        d = self.blocks.block_size
-
-        def plain(tensor: Tensor | None) -> Tensor | None:
-            ordinary = tensor is None or walkable(tensor, d)
-            return tensor if ordinary or tensor is None else tensor.detach().contiguous()
-
-        params = [plain(p) for p in self.params]
-        copies = [plain(g) for g in grads]
-        if all(a is b for a, b in zip(params, self.params, strict=True)) and all(
-            a is b for a, b in zip(copies, grads, strict=True)
-        ):
-            return False
-        step(params, copies, self.momenta, **options)
-        for param, copy, grad in zip(self.params, params, grads, strict=True):
-            if copy is not param and copy is not None and grad is not None:
-                param.copy_(copy)
-        return True
-
-    def _with_names(self, message: str) -> str:
-        found = re.match(r"\w+\[(\d+)\]", message)
-        return f"{self.layers[int(found[1])].name}, {message}" if found else message
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"{self.layers[error.index].name}, {error}") from error
 
     # --- statistics from other gradients ------------------------------------------------------
 
@@ -160,17 +126,13 @@ class BlockEngine(Engine):
         return exported
 
     def check(self, saved: dict[Tensor, dict[str, Any]]) -> None:
-        for layer in self.layers:
+        shapes = self.blocks.state_shapes()
+        for i, layer in enumerate(self.layers):
             if layer.weight not in saved:
                 continue
-            shape = self._natural_shape(layer)
-            triangle = (*shape, self.blocks.layout.triangle)
-            wanted = {
-                "momentum_buffer": tuple(layer.weight.shape),
-                "stats": triangle,
-                "weights": shape,
-                "inverse": triangle,
-            }
+            wanted = {"momentum_buffer": tuple(layer.weight.shape)}
+            for name, of_layers in shapes.items():
+                wanted[name] = (*self._natural_shape(layer), *of_layers[i][1:])
             if self.target_norms is not None:
                 wanted["target_norm"] = ()
             check_entry(layer.name, saved[layer.weight], wanted)

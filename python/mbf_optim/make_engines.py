@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mbf_kernels.layout import MAX_SMALL_BLOCK
+from mbf_kernels import MAX_FUSED_BLOCK
 
 from .block_engine import BlockEngine
 from .dense_engine import DenseEngine
@@ -48,10 +48,10 @@ def _block_shape(layer: Layer, kind: str, max_block: int | None, graft: bool) ->
         return 1
     if kind == "kernel":
         volume = layer.kernel_volume
-        if volume <= MAX_SMALL_BLOCK:
+        if volume <= MAX_FUSED_BLOCK:
             return volume
         kernels = layer.weight.numel() // volume  # beyond the small-block kernels
         return Form(kernels, 1, volume, 1, volume, False)
     form = Form.of(layer, kind, max_block)
     contiguous_rows = kind == "row" and not form.bias and form.pieces == 1
-    return form.width if contiguous_rows and form.width <= MAX_SMALL_BLOCK else form
+    return form.width if contiguous_rows and form.width <= MAX_FUSED_BLOCK else form

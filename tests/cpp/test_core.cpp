@@ -29,7 +29,8 @@ const char* name() {
 template <class T>
 struct Memory {
   std::vector<T> triangle, reciprocal, panel;
-  explicit Memory(int d) : triangle(mbf::triangle_size(d)), reciprocal(d), panel(mbf::kTile * d) {}
+  explicit Memory(int d)
+      : triangle(mbf::triangle_size(d)), reciprocal(d), panel(mbf::kPanelWidth * d) {}
   mbf::InverseWorkspace<T> workspace() {
     return {triangle.data(), reciprocal.data(), panel.data()};
   }

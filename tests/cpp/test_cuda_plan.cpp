@@ -18,7 +18,8 @@ struct Example {
   std::vector<int64_t> blocks, starts;
   std::vector<BlockView> params, grads, momenta;
   std::vector<double> damping;
-  DeviceJob device;
+  TileJob job{};
+  std::vector<double> absolute_damping;
 
   static void* address(uint64_t x) { return reinterpret_cast<void*>(x); }
 
@@ -43,8 +44,6 @@ struct Example {
       momenta.push_back(view(uint64_t{3} << 40));
       damping.push_back(0.5 + static_cast<double>(t));
     }
-    TileJob& job = device.job;
-    job = TileJob{};
     job.block_size = d;
     job.tensors = n;
     job.tile_start = starts.data();
@@ -56,14 +55,19 @@ struct Example {
     job.momenta = momenta.data();
     job.stats = address(uint64_t{4} << 40);
     job.inverse = address(uint64_t{5} << 40);
-    job.damping = damping.data();
-    job.lr = 0.5;
+    job.damping = {damping.data(), false, false};
+    job.scalars.lr = 0.5;
   }
 
   void with_targets() {
-    device.job.target_norms = static_cast<double*>(address(uint64_t{6} << 40));
-    device.job.directions = address(uint64_t{7} << 40);
-    device.job.norms = static_cast<TileNorms*>(address(uint64_t{8} << 40));
+    job.target_norms = {static_cast<double*>(address(uint64_t{6} << 40)), false, true};
+    job.directions = address(uint64_t{7} << 40);
+    job.norms = static_cast<TileNorms*>(address(uint64_t{8} << 40));
+  }
+
+  std::vector<Launch> launches() {
+    absolute_damping.resize(damping_room(job));
+    return plan(job, absolute_damping.data());
   }
 };
 
@@ -140,7 +144,7 @@ int unit_tiles_of(int d) { return d <= kMaxThreadBlock ? kThreadTiles : 1; }
 void test_ordinary_lists() {
   for (int d = 1; d <= kMaxBlock; ++d) {
     Example example(d, {17, 0, 1, 16, 4000});
-    const auto launches = plan(example.device);
+    const auto launches = example.launches();
     CHECK(launches.size() == 1, "d=%d: %zu launches", d, launches.size());
     CHECK(launches[0].kernel == Kernel::Run, "d=%d", d);
     CHECK(launches[0].shared_bytes <= 48u << 10, "d=%d: %u bytes", d, launches[0].shared_bytes);
@@ -160,25 +164,25 @@ void test_ordinary_lists() {
 
 void test_nothing_to_do() {
   Example empty(9, {});
-  CHECK(plan(empty.device).empty(), "no tensors");
+  CHECK(empty.launches().empty(), "no tensors");
   Example zero(9, {0, 0});
-  CHECK(plan(zero.device).empty(), "empty tensors");
+  CHECK(zero.launches().empty(), "empty tensors");
   Example absent(9, {5, 7});
   for (BlockView& view : absent.grads) view.data = nullptr;
   absent.with_targets();
-  absent.device.job.relative_damping = true;
-  CHECK(plan(absent.device).empty(), "no gradients");
+  absent.job.relative_damping = true;
+  CHECK(absent.launches().empty(), "no gradients");
   Example idle(9, {5, 7});
-  idle.device.job.step = false;
-  idle.device.job.update = idle.device.job.invert = {};
-  CHECK(plan(idle.device).empty(), "no work");
-  CHECK(plan(DenseJob{9, 0, nullptr, nullptr, nullptr, 0.0}).empty(), "no matrices");
+  idle.job.step = false;
+  idle.job.update = idle.job.invert = {};
+  CHECK(idle.launches().empty(), "no work");
+  CHECK(plan(DenseJob{9, false, 0, nullptr, nullptr, nullptr, 0.0}).empty(), "no matrices");
 }
 
 void test_absent_gradients() {
   Example example(9, {40, 50, 60});
   example.grads[1].data = nullptr;
-  const auto launches = plan(example.device);
+  const auto launches = example.launches();
   const auto found = check_segments<RunParameters>(example, launches, Kernel::Run, kThreadTiles,
                                                    {0, example.starts.back()});
   CHECK(found == 100, "%ld blocks", static_cast<long>(found));
@@ -187,11 +191,11 @@ void test_absent_gradients() {
 void test_ranges() {
   for (int d : {9, 25}) {
     Example example(d, {40, 0, 50, 1000});  // tiles 0-2, 3-6, 7-69
-    TileJob& job = example.device.job;
+    TileJob& job = example.job;
     job.step = false;
     job.update = {1, 4};
     job.invert = {2, 8};
-    const auto launches = plan(example.device);
+    const auto launches = example.launches();
     const auto found =
         check_segments<RunParameters>(example, launches, Kernel::Run, unit_tiles_of(d), {1, 8});
     // The last 24 of the first tensor, all of the second, the first tile of the last one.
@@ -199,7 +203,7 @@ void test_ranges() {
     job.step = true;
     job.invert = {};
     job.update = {};
-    CHECK(plan(example.device)[0].kernel == Kernel::Step, "a step alone");
+    CHECK(example.launches()[0].kernel == Kernel::Step, "a step alone");
   }
 }
 
@@ -207,11 +211,9 @@ void test_more_tensors_than_a_launch_holds() {
   for (int d : {9, 25}) {
     Example example(d, std::vector<int64_t>(5000, 33));
     example.with_targets();
-    example.device.job.relative_damping = true;
-    double room[1];
-    example.device.absolute_damping = room;
-    CHECK(damping_room(example.device.job) == 5000, "room for damping");
-    const auto launches = plan(example.device);
+    example.job.relative_damping = true;
+    CHECK(damping_room(example.job) == 5000, "room for damping");
+    const auto launches = example.launches();
     const TileRange all{0, example.starts.back()};
     // Updated in a pass of their own, then inverted with the damping this gives.
     CHECK(count(launches, Kernel::Run) == 24, "%d run", count(launches, Kernel::Run));
@@ -250,7 +252,7 @@ void test_tensors_beyond_31_bits() {
     const int64_t huge = (int64_t{1} << 33) + 5;
     Example example(d, {3, huge, 17});
     example.with_targets();
-    const auto launches = plan(example.device);
+    const auto launches = example.launches();
     const TileRange all{0, example.starts.back()};
     const auto found =
         check_segments<RunParameters>(example, launches, Kernel::Run, unit_tiles_of(d), all);
@@ -274,7 +276,7 @@ void test_tensors_beyond_31_bits() {
   }
   // More thread blocks than a grid has.
   Example many(25, std::vector<int64_t>(4, int64_t{1} << 34));
-  const auto launches = plan(many.device);
+  const auto launches = many.launches();
   CHECK(count(launches, Kernel::Run) > 1, "%zu launches", launches.size());
   const auto found =
       check_segments<RunParameters>(many, launches, Kernel::Run, 1, {0, many.starts.back()});
@@ -294,7 +296,7 @@ void test_strides() {
     }
     example.grads[t].contiguous = t % 2 == 0;
   }
-  const auto launches = plan(example.device);
+  const auto launches = example.launches();
   CHECK(launches.size() == 2, "%zu launches", launches.size());
   const auto found = check_segments<RunParameters>(example, launches, Kernel::Run, kThreadTiles,
                                                    {0, example.starts.back()});
@@ -320,7 +322,7 @@ void test_dense() {
   for (int d : {9, 25}) {
     const int64_t per_unit = unit_tiles_of(d) * kTileBlocks;
     for (int64_t matrices : {int64_t{1}, per_unit, per_unit + 1, int64_t{1} << 39}) {
-      const auto launches = plan(DenseJob{d, matrices, nullptr, nullptr, nullptr, 0.25});
+      const auto launches = plan(DenseJob{d, false, matrices, nullptr, nullptr, nullptr, 0.25});
       int64_t found = 0;
       for (const Launch& launch : launches) {
         DenseParameters p;

@@ -1,17 +1,19 @@
 // The Python module itself: tells what was built, chooses the instruction set, and the few things
-// Python cannot ask of the system. The operators are in bindings.cpp.
+// Python cannot ask of the system. The operators are in schemas.cpp and
+// operators.h.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "cpu/driver.h"
-#include "cpu/isa.h"
-#include "huge_pages.h"
-#include "tensor_checks.h"
+#include "../cpu/driver.h"
+#include "../cpu/huge_pages.h"
+#include "../cpu/isa.h"
+#include "memory_map.h"
 
 namespace {
 
@@ -29,6 +31,8 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "Compiled kernels of mbf_kernels. The operators are in torch.ops.mbf_kernels.";
   m.attr("max_block_size") = mbf::kMaxBlock;
   m.attr("tile_blocks") = mbf::kTileBlocks;
+  m.attr("step_scalars") =
+      std::vector<std::string>(std::begin(mbf::kStepScalarNames), std::end(mbf::kStepScalarNames));
   m.attr("torch_version") = TORCH_VERSION;
   m.attr("compiler") = __VERSION__;
   m.attr("cuda_architectures") = cuda_architectures();

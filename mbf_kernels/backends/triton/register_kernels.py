@@ -182,8 +182,8 @@ def note_tallies(tallies, tile, lane_tile, valid, updated, trace, beta, TILES: t
         "lr",
         "momentum",
         "weight_decay",
-        "beta",
         "momentum_correction",
+        "beta",
     ]
 )
 def register_pass(
@@ -213,8 +213,8 @@ def register_pass(
     lr: tl.float32,
     momentum: tl.float32,
     weight_decay: tl.float32,
-    beta: tl.float64,
     momentum_correction: tl.float32,
+    beta: tl.float64,
     D: tl.constexpr,
     WIDTH: tl.constexpr,  # the power of two D fits in
     LANES: tl.constexpr,
@@ -232,7 +232,7 @@ def register_pass(
     GRAD: tl.constexpr,
     MOMENTUM: tl.constexpr,
 ):
-    """The pass of ``csrc/cpu/job.h`` over the blocks of one item of work.
+    """The pass of ``csrc/job.h`` over the blocks of one item of work.
 
     G <- beta G + (1 - beta) D D^T;  P <- (G / weight + damping I)^-1;  M <- momentum M + D;
     W <- W - lr (P M + weight_decay W), or P M and its norms into ``directions`` and ``norms``.
@@ -247,7 +247,7 @@ def register_pass(
     if CONTROLS:
         lr = tl.load(controls).to(tl.float32)
         momentum_correction = tl.load(controls + 1).to(tl.float32)
-        # What is not to be done is done to no tiles.
+        # A disabled operation gets an empty tile range.
         update_last = tl.where(tl.load(controls + 2) != 0.0, update_last, update_first)
         invert_last = tl.where(tl.load(controls + 3) != 0.0, invert_last, invert_first)
 

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..layout import MAX_SMALL_BLOCK
-from ..options import StepOptions
-from ..state import BlockState
+from ...layout import MAX_SMALL_BLOCK
+from ...options import (
+    NO_BUFFERS,
+    Buffers,
+    Inversion,
+    StepOptions,
+    StepScalars,
+    TileRange,
+    Update,
+)
+from ...state import BlockState
 from . import table
 from .choice import SHORT, TYPES, apply_launch, damping_launch, pass_launch
 from .configs import Config, config_for
@@ -17,28 +26,36 @@ from .device import on, target
 from .panel_kernels import panel_pass
 from .table import StateTables, tables_of
 
-Tiles = tuple[int, int]
 MaybeTensors = Sequence[Tensor | None]
 Formats = tuple[torch.dtype, torch.dtype]  # of gradients and momenta
 
-NO_TILES: Tiles = (0, 0)
+NO_UPDATE = Update(0.0, (0, 0))
+NO_STEP = StepOptions(StepScalars())
 
 
-def update_(state: BlockState, grads: MaybeTensors, beta: float, tiles: Tiles) -> None:
-    """``G <- beta G + (1 - beta) D D^T`` in these tiles, where there is a gradient."""
+class LiftedInversion(NamedTuple):
+    """An inversion whose damping is absolute and on the device."""
+
+    damping: Tensor
+    stride: int  # from the damping of one tensor to that of the next: 0 if they share one
+    debias: bool
+    tiles: TileRange
+
+
+def update_(state: BlockState, grads: MaybeTensors, update: Update) -> None:
+    """``G <- beta G + (1 - beta) D D^T`` in some tiles, where there is a gradient."""
     _check(state)
     absent: list[Tensor | None] = [None] * len(grads)
     for group, chosen in _by_dtype(grads, absent):
-        _Pass(state, absent, chosen, absent, group).run(update=tiles, beta=beta)
+        _Pass(state, absent, chosen, absent, group).run(update)
 
 
-def invert_(state: BlockState, damping: Tensor, relative: bool, debias: bool, tiles: Tiles) -> None:
-    """``P <- (G + damping I)^-1`` in these tiles; a block that fails keeps its last ``P``."""
+def invert_(state: BlockState, inversion: Inversion) -> None:
+    """``P <- (G + damping I)^-1`` in some tiles; a block that fails keeps its last ``P``."""
     _check(state)
-    if tiles[0] >= tiles[1]:
+    if inversion.is_empty:
         return
-    values = _absolute_damping(state, damping, relative)
-    _Pass(state, (), (), (), None).run(invert=tiles, damping=values, debias=debias)
+    _Pass(state, (), (), (), None).run(NO_UPDATE, _lifted(state, inversion))
 
 
 def fused_step_(
@@ -47,15 +64,9 @@ def fused_step_(
     grads: MaybeTensors,
     momenta: Sequence[Tensor],
     options: StepOptions,
-    *,
-    beta: float,
-    damping: Tensor,
-    relative: bool,
-    debias: bool,
-    update: Tiles,
-    invert: Tiles,
-    buffers: tuple[Tensor | None, Tensor | None],
-    controls: Tensor | None = None,
+    update: Update,
+    inversion: Inversion,
+    buffers: Buffers,
 ) -> None:
     """Update, inversion (each of a range of tiles) and step in one launch per group of dtypes.
 
@@ -64,29 +75,21 @@ def fused_step_(
     """
     _check(state)
     passes = [
-        _Pass(state, params, chosen, momenta, group) for group, chosen in _by_dtype(grads, momenta)
+        _Pass(state, params, chosen, momenta, group, options)
+        for group, chosen in _by_dtype(grads, momenta)
     ]
-    values: tuple[Tensor, int] | None = None
-    if invert[0] < invert[1]:
-        if relative:
+    lifted: LiftedInversion | None = None
+    if not inversion.is_empty:
+        if inversion.relative:
             for each in passes:
-                each.run(update=update, beta=beta, controls=controls)
-            update = NO_TILES
-        values = _absolute_damping(state, damping, relative)
+                each.run(update)
+            update = NO_UPDATE
+        lifted = _lifted(state, inversion)
     for each in passes:
-        each.run(
-            update=update,
-            invert=invert,
-            step=options,
-            beta=beta,
-            damping=values,
-            debias=debias,
-            buffers=buffers,
-            controls=controls,
-        )
+        each.run(update, lifted, buffers)
     if options.target_norms is not None:
         for each in passes:
-            each.apply(options, buffers[0], controls)
+            each.apply(buffers)
 
 
 def _check(state: BlockState) -> None:
@@ -116,20 +119,20 @@ def _by_dtype(grads: MaybeTensors, momenta: MaybeTensors) -> list[tuple[Formats,
     ]
 
 
-def _absolute_damping(state: BlockState, damping: Tensor, relative: bool) -> tuple[Tensor, int]:
-    """One value, or one per tensor, on the device; with the stride from one to the next."""
+def _lifted(state: BlockState, inversion: Inversion) -> LiftedInversion:
+    """The same with its damping on the device and, where it was relative, in absolute terms."""
     tables = tables_of(state)
-    values, stride = tables.damping(damping)
+    values, stride = tables.damping(inversion.damping)
     tensors = len(state.layout.block_counts)
-    if not relative or tensors == 0:
-        return values, stride
-    with on(state.stats.device):
-        kernel, constants, options = damping_launch()
-        kernel[(tensors,)](
-            state.tallies, tables.tile_starts, tables.numbers, values, tables.absolute_damping,
-            stride, **constants, **options,
-        )  # fmt: skip
-    return tables.absolute_damping, 1
+    if inversion.relative and tensors > 0:
+        with on(state.stats.device):
+            kernel, constants, options = damping_launch()
+            kernel[(tensors,)](
+                state.tallies, tables.tile_starts, tables.numbers, values, tables.absolute_damping,
+                stride, **constants, **options,
+            )  # fmt: skip
+        values, stride = tables.absolute_damping, 1
+    return LiftedInversion(values, stride, inversion.debias, inversion.tiles)
 
 
 class _Pass:
@@ -142,8 +145,10 @@ class _Pass:
         grads: MaybeTensors,
         momenta: MaybeTensors,
         group: Formats | None,
+        options: StepOptions = NO_STEP,
     ) -> None:
         self.state = state
+        self.options = options
         self.tables: StateTables = tables_of(state)
         self.config: Config = config_for(state.layout.block_size)
         self.work = self.tables.work(self.config.lanes)
@@ -162,36 +167,34 @@ class _Pass:
 
     def run(
         self,
-        *,
-        update: Tiles = NO_TILES,
-        invert: Tiles = NO_TILES,
-        step: StepOptions | None = None,
-        beta: float = 0.0,
-        damping: tuple[Tensor, int] | None = None,
-        debias: bool = False,
-        buffers: tuple[Tensor | None, Tensor | None] = (None, None),
-        controls: Tensor | None = None,
+        update: Update,
+        inversion: LiftedInversion | None = None,
+        buffers: Buffers | None = None,
     ) -> None:
+        """Update and inversion of some tiles and, where buffers are given, a step of all."""
         state, tables, work = self.state, self.tables, self.work
         nothing = tables.nothing
-        updates, inverts = update[0] < update[1], invert[0] < invert[1]
-        if step is not None:
+        if inversion is None:
+            inversion = LiftedInversion(nothing, 0, False, (0, 0))
+        updates, inverts = not update.is_empty, inversion.tiles[0] < inversion.tiles[1]
+        if buffers is not None:
             first, last = 0, len(work.tiles)
         else:
-            first, last = work.within(_hull(update, invert))
+            first, last = work.within(_hull(update.tiles, inversion.tiles))
         if first >= last:
             return
-        targets = None if step is None else step.target_norms
-        directions, norms = buffers
-        numbers, stride = damping if damping is not None else (nothing, 0)
+        scalars, targets, refresh, controls = self.options
+        if buffers is None:
+            targets, refresh = None, False
+        directions, norms = buffers or NO_BUFFERS
         param, grad, momentum = self.types
         flags = {
             "UPDATE": updates,
             "INVERT": inverts,
-            "STEP": step is not None,
-            "DEBIAS": debias and inverts,
+            "STEP": buffers is not None,
+            "DEBIAS": inversion.debias and inverts,
             "TARGETS": targets is not None,
-            "REFRESH": step is not None and step.refresh_target_norms,
+            "REFRESH": refresh,
             "CONTROLS": controls is not None,
             "STRIDED": self.strided,
         }
@@ -210,23 +213,22 @@ class _Pass:
         with on(state.stats.device):
             kernel[(programs,)](
                 work.items, work.spans, self.pointers, self.views,
-                state.stats, state.tallies, state.inverse, state.info, numbers,
+                state.stats, state.tallies, state.inverse, state.info, inversion.damping,
                 nothing if controls is None else controls,
                 nothing if targets is None else targets,
                 nothing if directions is None else directions,
                 nothing if norms is None else norms,
                 tables.scales, tables.tickets, *extra,
-                *bounds, len(state.layout.block_counts), stride,
+                *bounds, len(state.layout.block_counts), inversion.stride,
                 0 if targets is None or targets.numel() == 1 else 1,
-                *update, *invert,
-                step.lr if step else 0.0, step.momentum if step else 0.0,
-                step.weight_decay if step else 0.0, beta,
-                step.momentum_correction if step else 0.0,
+                *update.tiles, *inversion.tiles, *scalars, update.beta,
                 **constants, PARAM=param, GRAD=grad, MOMENTUM=momentum, **launch_options,
             )  # fmt: skip
 
-    def apply(self, step: StepOptions, directions: Tensor | None, controls: Tensor | None) -> None:
+    def apply(self, buffers: Buffers) -> None:
+        """The second launch of a step with target norms."""
         work, tables, d = self.work, self.tables, self.state.layout.block_size
+        scalars, controls = self.options.scalars, self.options.controls
         if not work.tiles:
             return
         flags = {"CONTROLS": controls is not None, "STRIDED": self.strided}
@@ -234,13 +236,13 @@ class _Pass:
         with on(self.state.stats.device):
             kernel[(len(work.tiles),)](
                 work.items, self.pointers, self.views,
-                tables.nothing if controls is None else controls, directions, tables.scales,
-                len(self.state.layout.block_counts), step.lr, step.weight_decay,
+                tables.nothing if controls is None else controls, buffers.directions, tables.scales,
+                len(self.state.layout.block_counts), scalars.lr, scalars.weight_decay,
                 **constants, PARAM=self.types[0], **launch_options,
             )  # fmt: skip
 
 
-def _hull(a: Tiles, b: Tiles) -> Tiles:
+def _hull(a: TileRange, b: TileRange) -> TileRange:
     if a[0] >= a[1]:
         return b
     if b[0] >= b[1]:

@@ -17,39 +17,9 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..layout import TILE_BLOCKS, TileLayout
-from ..state import BlockState
-
-ONE_ROW = 2**31 - 1  # as ``inner``: all blocks are in one row, at one stride
-
-
-def view_of(tensor: Tensor, block_size: int) -> tuple[int, int, int, int]:
-    """``inner, outer stride, inner stride, element stride`` of a tensor seen as blocks.
-
-    Number e of block b is at ``(b // inner) * outer + (b % inner) * inner_stride + e * element``.
-    """
-    if tensor.is_contiguous():
-        return ONE_ROW, 0, block_size, 1
-    dims = [(n, s) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n != 1]
-    numbers = 1
-    split = len(dims)
-    while numbers < block_size:
-        split -= 1
-        numbers *= dims[split][0]
-    element = dims[-1][1] if split < len(dims) else 1
-    outer = dims[:split]
-    if not outer:
-        return ONE_ROW, 0, 0, element
-    # The longest run of dimensions, from the last, that one stride walks.
-    first = len(outer) - 1
-    inner = outer[-1][0]
-    while first > 0 and outer[first - 1][1] == inner * outer[-1][1]:
-        first -= 1
-        inner *= outer[first][0]
-    if first == 0:
-        return ONE_ROW, 0, outer[-1][1], element
-    return inner, outer[first - 1][1], outer[-1][1], element
-
+from ...block_view import ONE_ROW, block_view
+from ...layout import TILE_BLOCKS, TileLayout
+from ...state import BlockState
 
 # What the programs of a launch may have of scratch memory together: they take turns beyond it. It
 # fits the second-level cache of an A100 or newer.
@@ -160,14 +130,16 @@ class StateTables:
         return self._pointers[group].refresh(addresses)
 
     def views(self, lists: Sequence[Sequence[Tensor | None]]) -> Tensor | None:
-        """``[3, tensors, 4]`` of :func:`view_of`, or None where all blocks are contiguous."""
+        """``[3, tensors, 4]`` of :class:`BlockView`, or None where all blocks are contiguous."""
         if all(t is None or t.is_contiguous() for tensors in lists for t in tensors):
             return None
         d = self.layout.block_size
+        absent = (ONE_ROW, 0, d, 1)
         found: list[int] = []
         for tensors in lists:
             for tensor in tensors:
-                found += (ONE_ROW, 0, d, 1) if tensor is None else view_of(tensor, d)
+                # MiniBlocks gives no tensor that has none.
+                found += absent if tensor is None else block_view(tensor, d) or absent
         return self._views.refresh(found)
 
     def damping(self, values: Tensor) -> tuple[Tensor, int]:

@@ -1,25 +1,25 @@
-// The numbers of a job, from the host or from the device.
+// The scalars and decisions of a job, from the host or from the device.
 #pragma once
 
 #include "device.cuh"
 
 namespace mbf::cuda {
 
-struct StepNumbers {
-  float lr, momentum_correction;
+struct LiveStep {
+  StepScalars<float> scalars;
   bool update, invert;
 };
 
-// controls, where given, replace what the host said; the ranges of tiles stay the host's.
-__device__ __forceinline__ StepNumbers step_numbers(const RunHeader& job) {
-  StepNumbers numbers{job.lr, job.momentum_correction, !job.update.empty(), !job.invert.empty()};
+// What the host said, unless controls on the device replace it; tile ranges are always the host's.
+__device__ __forceinline__ LiveStep live_step(const RunHeader& job) {
+  LiveStep live{job.scalars, !job.update.empty(), !job.invert.empty()};
   if (job.controls != nullptr) {
-    numbers.lr = static_cast<float>(job.controls[0]);
-    numbers.momentum_correction = static_cast<float>(job.controls[1]);
-    numbers.update = numbers.update && job.controls[2] != 0.0;
-    numbers.invert = numbers.invert && job.controls[3] != 0.0;
+    live.scalars.lr = static_cast<float>(job.controls[0]);
+    live.scalars.momentum_correction = static_cast<float>(job.controls[1]);
+    live.update = live.update && job.controls[2] != 0.0;
+    live.invert = live.invert && job.controls[3] != 0.0;
   }
-  return numbers;
+  return live;
 }
 
 __device__ __forceinline__ float damping_of(const RunHeader& job, const Segment& segment) {

@@ -182,8 +182,8 @@ def adam_square_of(
         "lr",
         "momentum",
         "weight_decay",
-        "beta",
         "momentum_correction",
+        "beta",
     ]
 )
 def panel_pass(
@@ -216,8 +216,8 @@ def panel_pass(
     lr: tl.float32,
     momentum: tl.float32,
     weight_decay: tl.float32,
-    beta: tl.float64,
     momentum_correction: tl.float32,
+    beta: tl.float64,
     D: tl.constexpr,
     PANELS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -248,7 +248,7 @@ def panel_pass(
     if CONTROLS:
         lr = tl.load(controls).to(tl.float32)
         momentum_correction = tl.load(controls + 1).to(tl.float32)
-        # What is not to be done is done to no tiles.
+        # A disabled operation gets an empty tile range.
         update_last = tl.where(tl.load(controls + 2) != 0.0, update_last, update_first)
         invert_last = tl.where(tl.load(controls + 3) != 0.0, invert_last, invert_first)
 

@@ -6,7 +6,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ..layout import MAX_SMALL_BLOCK
+from ...layout import MAX_SMALL_BLOCK
 from . import table
 from .choice import dense_launch
 from .dense_kernels import dense_panels

@@ -1,0 +1,27 @@
+// The schemas of the operators: torch.ops.mbf_kernels.
+//
+// torch's stable ABI throughout, so that one binary serves every torch from 2.10 on. Schemas say
+// what is written: (a!) marks it. `layout` is int64 [2, tensors + 1] on the host, the first tile of
+// each tensor and its blocks (see Call::set_layout); `scalars` are the fields of StepScalars
+// (core/step.h) in order.
+#include <torch/csrc/stable/library.h>
+
+STABLE_TORCH_LIBRARY(mbf_kernels, m) {
+  m.def("spd_inverse(Tensor matrices, float damping) -> (Tensor, Tensor)");
+  m.def(
+      "update_(Tensor(a!) stats, Tensor(b!) tallies, Tensor[] grads, Tensor layout, "
+      "int block_size, int[] tiles, float beta) -> ()");
+  m.def(
+      "invert_(Tensor stats, Tensor tallies, Tensor(a!) inverse, Tensor(b!) info, Tensor layout, "
+      "int block_size, int[] tiles, Tensor damping, bool relative, bool debias) -> ()");
+  m.def(
+      "step_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momenta, Tensor inverse, "
+      "Tensor layout, int block_size, float[] scalars, Tensor? target_norms=None, "
+      "Tensor(c!)? directions=None, Tensor(d!)? norms=None, Tensor? controls=None) -> ()");
+  m.def(
+      "fused_step_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momenta, Tensor(c!) stats, "
+      "Tensor(d!) tallies, Tensor(e!) inverse, Tensor(f!) info, Tensor layout, int block_size, "
+      "float[] scalars, int[] update, float beta, int[] invert, Tensor damping, bool relative, "
+      "bool debias, Tensor(g!)? target_norms=None, bool refresh_targets=False, "
+      "Tensor(h!)? directions=None, Tensor(i!)? norms=None, Tensor? controls=None) -> ()");
+}

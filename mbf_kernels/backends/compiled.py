@@ -1,0 +1,187 @@
+"""The operators of the extension: backend ``cpu`` and, where it was built for them, ``cuda``.
+
+The operators check every argument themselves before they write. Their schemas are in
+``csrc/torch/schemas.cpp``; each call here stands beside the fake that torch's tracing tools run in
+its place, which tells what can be told from shapes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._extension import EXTENSION, WHY_MISSING
+from ..layout import TileLayout
+from ..options import Buffers, Inversion, StepOptions, Update
+from ..state import BlockState
+from .backend import Availability, Backend, mark_written
+
+# What the directions of one round of a rescaled step may take, to stay in a core's cache.
+ROUND_BYTES = 1 << 20
+
+
+def _fake(operator: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a function as the fake of an operator, where there are operators."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        if EXTENSION is not None:
+            torch.library.register_fake(f"mbf_kernels::{operator}")(function)
+        return function
+
+    return register
+
+
+def _check_one_device(*tensors: Tensor | None) -> None:
+    """torch also runs a fake when one argument of a real call is on the meta device."""
+    devices = {str(tensor.device) for tensor in tensors if tensor is not None}
+    if len(devices) > 1:
+        raise RuntimeError(f"expected all tensors on one device, got {sorted(devices)}")
+
+
+class Compiled(Backend):
+    """The operators on tensors of one type of device."""
+
+    checks_arguments = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.devices = (name,)
+        self.serves_float64 = name == "cpu"
+
+    def availability(self) -> Availability:
+        if EXTENSION is None:
+            return Availability(False, WHY_MISSING)
+        return _cpu() if self.name == "cpu" else _cuda()
+
+    def refuses(self, device: torch.device) -> bool:
+        return device.type != self.name
+
+    def direction_tiles(self, layout: TileLayout) -> int:
+        """On a CPU those of some whole tensors, which are stepped a round at a time."""
+        if self.name != "cpu":
+            return layout.tiles
+        largest = max((b - a for a, b in pairwise(layout.tile_starts)), default=0)
+        cached = ROUND_BYTES // (4 * layout.width * layout.block_size)
+        return min(max(largest, cached), layout.tiles)
+
+    def spd_inverse(self, matrices: Tensor, damping: float) -> tuple[Tensor, Tensor]:
+        result: tuple[Tensor, Tensor] = torch.ops.mbf_kernels.spd_inverse(matrices, damping)
+        return result
+
+    @staticmethod
+    @_fake("spd_inverse")
+    def _spd_inverse_fake(matrices: Tensor, damping: float) -> tuple[Tensor, Tensor]:
+        shape = matrices.shape
+        if matrices.dim() < 2 or shape[-1] != shape[-2]:
+            raise ValueError(f"matrices: expected square matrices (..., d, d), got {tuple(shape)}")
+        inverse = torch.empty(shape, dtype=matrices.dtype, device=matrices.device)
+        return inverse, torch.empty(shape[:-2], dtype=torch.int32, device=matrices.device)
+
+    def update_(self, state: BlockState, grads: Sequence[Tensor | None], update: Update) -> None:
+        layout = state.layout
+        torch.ops.mbf_kernels.update_(
+            state.stats, state.tallies, _with_absent(grads, state), layout.table,
+            layout.block_size, update.tiles, update.beta,
+        )  # fmt: skip
+
+    @staticmethod
+    @_fake("update_")
+    def _update_fake(stats: Tensor, tallies: Tensor, grads: list[Tensor], *_: object) -> None:
+        _check_one_device(stats, tallies, *grads)
+
+    def invert_(self, state: BlockState, inversion: Inversion) -> None:
+        layout = state.layout
+        damping, relative, debias, tiles = inversion
+        torch.ops.mbf_kernels.invert_(
+            state.stats, state.tallies, state.inverse, state.info, layout.table,
+            layout.block_size, tiles, damping, relative, debias,
+        )  # fmt: skip
+
+    @staticmethod
+    @_fake("invert_")
+    def _invert_fake(
+        stats: Tensor, tallies: Tensor, inverse: Tensor, info: Tensor, *_: object
+    ) -> None:
+        _check_one_device(stats, tallies, inverse, info)
+
+    def fused_step_(
+        self,
+        state: BlockState,
+        params: list[Tensor],
+        grads: Sequence[Tensor | None],
+        momenta: list[Tensor],
+        options: StepOptions,
+        update: Update,
+        inversion: Inversion,
+        buffers: Buffers,
+    ) -> None:
+        mark_written(params, momenta)
+        present, layout = _with_absent(grads, state), state.layout
+        scalars, target_norms, refresh, controls = options
+        if update.is_empty and inversion.is_empty and not refresh:
+            torch.ops.mbf_kernels.step_(
+                params, present, momenta, state.inverse, layout.table, layout.block_size, scalars,
+                target_norms, *buffers, controls,
+            )  # fmt: skip
+            return
+        damping, relative, debias, tiles = inversion
+        torch.ops.mbf_kernels.fused_step_(
+            params, present, momenta, state.stats, state.tallies, state.inverse, state.info,
+            layout.table, layout.block_size, scalars, update.tiles, update.beta, tiles, damping,
+            relative, debias, target_norms, refresh, *buffers, controls,
+        )  # fmt: skip
+
+    @staticmethod
+    @_fake("step_")
+    def _step_fake(
+        params: list[Tensor],
+        grads: list[Tensor],
+        momenta: list[Tensor],
+        inverse: Tensor,
+        *_: object,
+    ) -> None:
+        _check_one_device(*params, *grads, *momenta, inverse)
+
+    @staticmethod
+    @_fake("fused_step_")
+    def _fused_step_fake(
+        params: list[Tensor],
+        grads: list[Tensor],
+        momenta: list[Tensor],
+        stats: Tensor,
+        tallies: Tensor,
+        inverse: Tensor,
+        info: Tensor,
+        *_: object,
+    ) -> None:
+        _check_one_device(*params, *grads, *momenta, stats, tallies, inverse, info)
+
+
+def _cpu() -> Availability:
+    return Availability(True, f"instruction set {EXTENSION.current_isa()}")  # type: ignore[union-attr]
+
+
+def _cuda() -> Availability:
+    built = ", ".join(EXTENSION.cuda_architectures)  # type: ignore[union-attr]
+    if not built:
+        return Availability(
+            False,
+            "this build has no CUDA kernels; installing next to nvcc and a CUDA build of torch "
+            "compiles them (MBF_CUDA=1 insists)",
+        )
+    if not torch.cuda.is_available():
+        return Availability(False, f"built for {built}, but torch sees no CUDA device")
+    return Availability(True, f"built for {built}")
+
+
+def _with_absent(grads: Sequence[Tensor | None], state: BlockState) -> list[Tensor]:
+    """An empty bool tensor in the place of a missing gradient: the stable ABI has no None there."""
+    absent = state.absent
+    return [absent if grad is None else grad for grad in grads]
+
+
+BACKENDS = (Compiled("cpu"), Compiled("cuda"))

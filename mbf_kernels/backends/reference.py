@@ -1,0 +1,233 @@
+"""The torch backend: the definition in plain batched torch, on any device and for any block size.
+
+It keeps the same state as the other backends, so one can change between them at any time, and it is
+what they are tested against next to an independent float64 computation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ..layout import Span, diagonal_places, to_dense, to_packed
+from ..options import Buffers, Inversion, StepOptions, TileRange, Update
+from ..state import BlockState
+from .backend import Availability, Backend
+
+# Inverse and info of (N, d, d) matrices.
+DenseInverse = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+LEAST_RELATIVE_DAMPING = 1e-30
+
+
+def cholesky_inverse(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Inverse and ``info`` of ``(N, d, d)`` matrices, of which the lower triangles are read.
+
+    ``info`` is 0, or the 1-based pivot that is not a positive finite number; that inverse is NaN.
+    """
+    factor, info = torch.linalg.cholesky_ex(matrices)
+    # Reading a flag costs nothing on a CPU; on a GPU it would wait for the device.
+    if matrices.device.type == "cpu" and not info.any() and factor.isfinite().all():
+        inverse = torch.cholesky_inverse(factor)
+        if _diagonal(inverse).isfinite().all():
+            return inverse.contiguous(), info
+    # LAPACK lets an infinite pivot pass, and a pivot whose reciprocal overflows.
+    pivots = _diagonal(factor).square()
+    usable = pivots.isfinite() & pivots.reciprocal().isfinite()
+    usable &= matrices.tril().isfinite().all(dim=-1)
+    first_bad = _first_false(usable)
+    info = torch.where((info == 0) | ((first_bad > 0) & (first_bad < info)), first_bad, info)
+    # cholesky_inverse raises for a zero on the diagonal of any one factor: give it none.
+    identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    factor = torch.where((info != 0)[:, None, None], identity, factor)
+    inverse = torch.cholesky_inverse(factor)
+    # Every pivot may be fine and the inverse still too large for the format.
+    info = torch.where(info == 0, _first_false(_diagonal(inverse).isfinite()), info)
+    inverse = torch.where((info != 0)[:, None, None], float("nan"), inverse)
+    return inverse.contiguous(), info
+
+
+def _diagonal(matrices: Tensor) -> Tensor:
+    return matrices.diagonal(dim1=-2, dim2=-1)
+
+
+def _first_false(flags: Tensor) -> Tensor:
+    """``(N, d)`` to ``(N,)`` int32: the 1-based place of the first False, 0 if there is none."""
+    return torch.where(flags.all(-1), 0, (~flags).int().argmax(-1) + 1).to(torch.int32)
+
+
+def _natural(
+    tensors: Sequence[Tensor | None], spans: Sequence[Span], d: int, dtype: torch.dtype
+) -> Tensor:
+    """The blocks of these spans, ``(N, d)``."""
+    found = []
+    for span in spans:
+        tensor = tensors[span.tensor]
+        assert tensor is not None  # spans are of tensors that are there
+        found.append(tensor.detach().reshape(-1, d)[span.blocks].to(dtype))
+    return torch.cat(found)
+
+
+def _per_block(values: Sequence[float] | Tensor, spans: Sequence[Span], like: Tensor) -> Tensor:
+    """One value per tensor as one per block, ``(N,)``."""
+    chosen = torch.as_tensor(values).to(like)[[span.tensor for span in spans]]
+    counts = torch.tensor([len(span) for span in spans], device=like.device)
+    return chosen.repeat_interleave(counts)
+
+
+def _debiased(state: BlockState, values: Tensor, spans: Sequence[Span]) -> Tensor:
+    weights = state.layout.gather_tiles(state.tallies[:, 0], spans).to(values.dtype)
+    return values / torch.where(weights > 0, weights, 1.0)[:, None]
+
+
+def _spans(
+    state: BlockState, tiles: TileRange, grads: Sequence[Tensor | None] | None = None
+) -> list[Span]:
+    """What lies in these tiles, of the tensors that have a gradient if some are given."""
+    present = None if grads is None else [grad is not None for grad in grads]
+    return state.layout.spans(tiles, present)
+
+
+def mean_diagonals(state: BlockState) -> Tensor:
+    """Per tensor, the mean of the diagonal of ``G / weight``; float64."""
+    layout = state.layout
+    means = torch.zeros(len(layout.block_counts), dtype=torch.float64, device=state.stats.device)
+    for span in layout.all:
+        elements = layout.block_counts[span.tensor] * layout.block_size
+        means[span.tensor] = state.tallies[span.tiles, 1].sum() / elements
+    return means
+
+
+def _finite_sum(per_block: Tensor) -> Tensor:
+    """Over finite blocks: a bad block must not spoil what its neighbours share."""
+    return torch.where(per_block.isfinite(), per_block, 0.0).sum()
+
+
+def _adam_norms(
+    state: BlockState, momenta: Tensor, momentum_correction: float, spans: Sequence[Span]
+) -> list[Tensor]:
+    """The norm of Adam's step for each span's tensor, from its new momenta ``(N, d)``."""
+    diagonal = state.layout.gather(state.stats, spans)[:, diagonal_places(momenta.shape[1])]
+    root = _debiased(state, diagonal, spans).sqrt() + 1e-8
+    steps = (momentum_correction * momenta / root).clamp(-1.0, 1.0)
+    squares = steps.square().sum(dim=1).double()
+    return [_finite_sum(span).sqrt() for span in state.layout.split(squares, spans)]
+
+
+class Reference(Backend):
+    """Plain torch around a function that inverts dense matrices."""
+
+    devices = None
+    serves_large_blocks = True
+    serves_float64 = True
+
+    def __init__(self, name: str, dense_inverse: DenseInverse) -> None:
+        self.name = name
+        self._dense_inverse = dense_inverse
+
+    def availability(self) -> Availability:
+        return Availability(True, f"plain torch {torch.__version__}")
+
+    def spd_inverse(self, matrices: Tensor, damping: float) -> tuple[Tensor, Tensor]:
+        d = matrices.shape[-1]
+        flat = matrices.reshape(-1, d, d)
+        if damping != 0.0:
+            flat = flat + damping * torch.eye(d, dtype=flat.dtype, device=flat.device)
+        result, info = self._dense_inverse(flat)
+        return result.reshape(matrices.shape), info.reshape(matrices.shape[:-2])
+
+    def update_(self, state: BlockState, grads: Sequence[Tensor | None], update: Update) -> None:
+        spans = _spans(state, update.tiles, grads)
+        if not spans:
+            return
+        beta = update.beta
+        d = _natural(grads, spans, state.layout.block_size, state.stats.dtype)
+        outer = to_packed(d.unsqueeze(-1) * d.unsqueeze(-2))
+        fresh = beta * state.layout.gather(state.stats, spans) + (1.0 - beta) * outer
+        state.layout.scatter_(state.stats, fresh, spans)
+        for span in spans:
+            state.tallies[span.tiles, 0] *= beta
+            state.tallies[span.tiles, 0] += 1.0 - beta
+        state.refresh_traces()
+
+    def invert_(self, state: BlockState, inversion: Inversion) -> None:
+        self._invert(state, inversion, _spans(state, inversion.tiles))
+
+    def _invert(self, state: BlockState, inversion: Inversion, spans: Sequence[Span]) -> None:
+        if not spans:
+            return
+        layout = state.layout
+        packed = layout.gather(state.stats, spans)
+        if inversion.debias:
+            packed = _debiased(state, packed, spans)
+        matrices = to_dense(packed, layout.block_size)
+        per_tensor = inversion.damping.to(state.stats.device).expand(len(layout.block_counts))
+        if inversion.relative:
+            # Never quite zero, so that a tensor whose gradients are all zero has an inverse.
+            per_tensor = (per_tensor * mean_diagonals(state)).clamp(min=LEAST_RELATIVE_DAMPING)
+        _diagonal(matrices).add_(_per_block(per_tensor, spans, matrices)[:, None])
+        fresh, failed = self._dense_inverse(matrices)
+        inverse = state.inverse
+        # An element may fit the statistics' format and not the one the inverse is kept in.
+        fits = _first_false(_diagonal(fresh).to(inverse.dtype).isfinite())
+        failed = torch.where(failed == 0, fits, failed)
+        kept = layout.gather(inverse, spans)
+        result = torch.where((failed == 0)[:, None], to_packed(fresh).to(inverse.dtype), kept)
+        layout.scatter_(inverse, result, spans)
+        layout.scatter_(state.info, failed, spans)
+
+    def fused_step_(
+        self,
+        state: BlockState,
+        params: list[Tensor],
+        grads: Sequence[Tensor | None],
+        momenta: list[Tensor],
+        options: StepOptions,
+        update: Update,
+        inversion: Inversion,
+        buffers: Buffers,
+    ) -> None:
+        self.update_(state, grads, update)
+        self._invert(state, inversion, _spans(state, inversion.tiles, grads))
+        _step(state, params, grads, momenta, options)
+
+
+def _step(
+    state: BlockState,
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor | None],
+    momenta: Sequence[Tensor],
+    options: StepOptions,
+) -> None:
+    spans = _spans(state, (0, state.layout.tiles), grads)
+    if not spans:
+        return
+    layout, dtype = state.layout, state.stats.dtype
+    d, scalars = layout.block_size, options.scalars
+    m = scalars.momentum * _natural(momenta, spans, d, dtype) + _natural(grads, spans, d, dtype)
+    p = to_dense(layout.gather(state.inverse, spans).to(dtype), d)
+    directions = layout.split(torch.bmm(p, m.unsqueeze(-1)).squeeze(-1), spans)
+    targets = options.target_norms
+    if targets is not None and options.refresh_target_norms:
+        norms = _adam_norms(state, m, scalars.momentum_correction, spans)
+        for span, norm in zip(spans, norms, strict=True):
+            targets[span.tensor] = norm
+    if targets is not None:
+        targets = targets.expand(len(params)).to(state.stats.device)
+    for span, direction, new in zip(spans, directions, layout.split(m, spans), strict=True):
+        param, buffer = params[span.tensor], momenta[span.tensor]
+        if targets is not None:
+            # In float64: the scale of a tiny direction need not fit the compute dtype.
+            norm = _finite_sum(direction.double().square().sum(dim=1)).sqrt()
+            scale = torch.where(norm > 0, targets[span.tensor] / norm, 0.0)
+            direction = (scale * direction.double()).to(dtype)
+        buffer.copy_(new.reshape(buffer.shape))
+        w = param.to(dtype)
+        decayed = (1.0 - scalars.lr * scalars.weight_decay) * w
+        param.copy_(decayed - scalars.lr * direction.reshape(param.shape))
+
+
+TORCH = Reference("torch", cholesky_inverse)
+BACKENDS = (TORCH,)
