@@ -242,7 +242,7 @@ def test_a_learning_rate_that_stays_a_tensor(device, conv, graft, monkeypatch):
     results = []
     for stays in (False, True):
         if stays:
-            monkeypatch.setattr("mbf_optim.mbf._host_number", lambda lr: lr)
+            monkeypatch.setattr("mbf_optim.options._reading_waits", lambda lr: True)
         model = network(device, torch.float64)
         lr = torch.tensor(0.125, dtype=torch.float64, device=device)
         opt = MBF(model, lr=lr, conv=conv, graft=graft, weight_decay=0.25)

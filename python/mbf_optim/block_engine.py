@@ -10,8 +10,9 @@ from torch import Tensor
 
 import mbf_kernels as mk
 
-from .engine import Curvature, Engine, Options, check_entry, sample_betas
+from .engine import Curvature, Engine, check_entry, sample_betas
 from .layers import Layer
+from .options import ParamGroup, damping_of, learning_rate_of, momentum_correction
 
 
 class BlockEngine(Engine):
@@ -39,32 +40,35 @@ class BlockEngine(Engine):
 
     # --- stepping -----------------------------------------------------------------------------
 
-    def step(self, options: Options, curvature: Curvature | None) -> None:
+    def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
         grads = [p.grad for p in self.params]
+        # Ascent is descent with the signs of both terms turned.
+        sign = -1.0 if group["maximize"] else 1.0
+        lr, weight_decay = sign * learning_rate_of(group), sign * group["weight_decay"]
+        momentum, beta = group["momentum"], group["beta"]
+        damping, relative = damping_of(group)
         for cohort in self._cohorts([grad is not None for grad in grads]):
-            due = options.schedule(cohort.warm).due(cohort.k)
+            due = self._due(cohort, group, curvature)
             update = due.update
             if curvature is not None and update:
-                self._take_samples(curvature, options.beta, cohort.chosen)
+                self._take_samples(curvature, beta, cohort.chosen)
                 update = False
-            # Ascent is descent with the signs of both terms turned.
-            sign = -1.0 if options.maximize else 1.0
             self._run(
                 self._choose(grads, cohort.chosen),
-                lr=sign * options.lr,
-                momentum=options.momentum,
-                weight_decay=sign * options.weight_decay,
-                beta=options.beta,
-                damping=options.damping,
-                relative_damping=options.relative_damping,
+                lr=lr,
+                momentum=momentum,
+                weight_decay=weight_decay,
+                beta=beta,
+                damping=damping,
+                relative_damping=relative,
                 debias=True,
                 target_norms=self.target_norms,
                 refresh_target_norms=self.target_norms is not None and due.norms,
-                momentum_correction=options.momentum_correction(cohort.k),
+                momentum_correction=momentum_correction(momentum, cohort.k),
                 update=update,
                 invert=due.invert,
             )
-            if due.invert is True or (due.invert and cohort.k % options.inverse_every == 0):
+            if due.refreshed:
                 self.failures.record(self.blocks.failures())
 
     @staticmethod
@@ -102,8 +106,9 @@ class BlockEngine(Engine):
         for i, grad in enumerate(mine):
             self.warm[i] = self.warm[i] or grad is not None
 
-    def finish_average(self, options: Options) -> None:
-        self.blocks.invert_(options.damping, relative=options.relative_damping, debias=True)
+    def finish_average(self, group: ParamGroup) -> None:
+        damping, relative = damping_of(group)
+        self.blocks.invert_(damping, relative=relative, debias=True)
         self.failures.record(self.blocks.failures())
 
     # --- what is kept -------------------------------------------------------------------------

@@ -21,8 +21,9 @@ from torch import Tensor
 import mbf_kernels as mk
 
 from .dense_form import Form, as_weight, matching, split
-from .engine import Curvature, Engine, Options, check_dense, check_entry, sample_betas
+from .engine import Curvature, Engine, check_dense, check_entry, sample_betas
 from .layers import Layer
+from .options import ParamGroup, damping_of, learning_rate_of, momentum_correction
 from .schedule import Due
 
 _EPSILON = 1e-8
@@ -97,7 +98,7 @@ class DenseEngine(Engine):
 
     # --- stepping -----------------------------------------------------------------------------
 
-    def step(self, options: Options, curvature: Curvature | None) -> None:
+    def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
         self._check_still_there()
         grads = [p.grad for p in self.params]
         for param, grad in zip(self.params, grads, strict=True):
@@ -105,10 +106,10 @@ class DenseEngine(Engine):
                 check_dense(self._layer_of(param).name, grad)
         present = self._present(grads)
         for cohort in self._cohorts(present):
-            due = options.schedule(cohort.warm).due(cohort.k)
+            due = self._due(cohort, group, curvature)
             for part in self._slices(cohort.chosen):
-                self._step_part(part, cohort.k, due, grads, options, curvature)
-            if due.invert is True or (due.invert and cohort.k % options.inverse_every == 0):
+                self._step_part(part, cohort.k, due, grads, group, curvature)
+            if due.refreshed:
                 self.failures.record(self.info.ne(0).sum())
 
     def _present(self, grads: Grads) -> list[bool]:
@@ -132,28 +133,28 @@ class DenseEngine(Engine):
         k: int,
         due: Due,
         grads: Grads,
-        options: Options,
+        group: ParamGroup,
         curvature: Curvature | None,
     ) -> None:
-        sign = -1.0 if options.maximize else 1.0
-        self._some(self.momenta, part).mul_(options.momentum)
+        momentum, beta = group["momentum"], group["beta"]
+        sign = -1.0 if group["maximize"] else 1.0
+        self._some(self.momenta, part).mul_(momentum)
         self._add(self._momentum_views[self._of(part)], grads, part, sign)
 
         for some in self._due_slices(due.update, part):
             if curvature is None:
-                self._update(some, grads, options.beta)
+                self._update(some, grads, beta)
             else:
-                for sample, beta in zip(
-                    curvature, sample_betas(options.beta, len(curvature)), strict=True
-                ):
+                betas = sample_betas(beta, len(curvature))
+                for sample, sample_beta in zip(curvature, betas, strict=True):
                     own = zip(self.params, grads, strict=True)
-                    self._update(some, [sample.get(p, grad) for p, grad in own], beta)
+                    self._update(some, [sample.get(p, grad) for p, grad in own], sample_beta)
         if due.norms:
-            self._refresh_target_norms(part, options.momentum_correction(k))
+            self._refresh_target_norms(part, momentum_correction(momentum, k))
         for some in self._due_slices(due.invert, part, later=1):
-            self._invert(some, options)
+            self._invert(some, *damping_of(group))
         self._precondition(part)
-        self._move(part, grads, options)
+        self._move(part, grads, learning_rate_of(group), group["weight_decay"])
 
     def _due_slices(self, due: bool | tuple[int, int], part: slice, later: int = 0) -> list[slice]:
         """The layers of ``part`` that are due; one of n parts takes whole layers in turn.
@@ -194,18 +195,17 @@ class DenseEngine(Engine):
             here = [views[i - first] for i in which]
             torch._foreach_add_(here, self._matching(found, which), alpha=alpha)
 
-    def _move(self, part: slice, grads: Grads, options: Options) -> None:
+    def _move(self, part: slice, grads: Grads, lr: float | Tensor, weight_decay: float) -> None:
         which = self._with_gradient(part, grads)
         params = [self.params[i] for i in which]
-        if options.weight_decay:
-            decay = 1.0 - options.lr * options.weight_decay
-            torch._foreach_mul_(params, decay)
+        if weight_decay:
+            torch._foreach_mul_(params, 1.0 - lr * weight_decay)
         params = self._matching(params, which)
         steps = [self._direction_views[i] for i in which]
-        if isinstance(options.lr, Tensor):
-            torch._foreach_sub_(params, torch._foreach_mul(steps, options.lr))
+        if isinstance(lr, Tensor):
+            torch._foreach_sub_(params, torch._foreach_mul(steps, lr))
         else:
-            torch._foreach_add_(params, steps, alpha=-options.lr)
+            torch._foreach_add_(params, steps, alpha=-lr)
 
     def _pieces(self, natural: Tensor) -> Tensor:
         """``[l, matrices, rows, pieces * width]`` as ``[l * matrices * pieces, rows, width]``."""
@@ -241,17 +241,17 @@ class DenseEngine(Engine):
         steps.masked_fill_(steps.isinf(), torch.nan).clamp_(-1.0, 1.0)
         self.target_norms[part] = _norms(steps)
 
-    def _invert(self, part: slice, options: Options) -> None:
+    def _invert(self, part: slice, damping: float, relative: bool) -> None:
         form = self.form
         matrices = self._debiased(self.stats[part], part)
         diagonal = matrices.diagonal(dim1=-2, dim2=-1)
-        if options.relative_damping:
+        if relative:
             # Padding adds nothing to the sum and does not count.
             mean = diagonal.sum(dim=(1, 2, 3)) / (form.matrices * form.columns)
-            damping = (options.damping * mean).clamp_(min=_LEAST_RELATIVE_DAMPING)
-            diagonal.add_(damping.reshape(-1, 1, 1, 1))
+            scaled = (damping * mean).clamp_(min=_LEAST_RELATIVE_DAMPING)
+            diagonal.add_(scaled.reshape(-1, 1, 1, 1))
         else:
-            diagonal.add_(options.damping)
+            diagonal.add_(damping)
         fresh, info = mk.spd_inverse(matrices)
         self.inverse[part] = torch.where((info == 0)[..., None, None], fresh, self.inverse[part])
         self.info[part] = info
@@ -282,8 +282,8 @@ class DenseEngine(Engine):
                 self._update(slice(i, i + 1), mine, 1.0 - 1.0 / count)
                 self.warm[i] = True
 
-    def finish_average(self, options: Options) -> None:
-        self._invert(slice(0, len(self.layers)), options)
+    def finish_average(self, group: ParamGroup) -> None:
+        self._invert(slice(0, len(self.layers)), *damping_of(group))
         self.failures.record(self.info.ne(0).sum())
 
     # --- what is kept -------------------------------------------------------------------------

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .engine import Cohort, Curvature, Engine, Options, check_dense, check_entry
+from .engine import Curvature, Engine, check_dense, check_entry
 from .layers import Layer
+from .options import ParamGroup, learning_rate_of, momentum_correction
 
 _EPSILON = 1e-8
 _kind = attrgetter("dtype", "layout")
@@ -40,9 +41,9 @@ class ElementwiseEngine(Engine):
         self._k = torch.zeros((), dtype=torch.float32, device=self.device)
         self._momentum: float | None = None  # that of the averages
 
-    def step(self, options: Options, curvature: Curvature | None) -> None:
+    def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
         self._check_still_there()
-        self._follow_momentum(options.momentum)
+        self._follow_momentum(group["momentum"])
         grads: list[Any] = [p.grad for p in self.params]
         for cohort in self._cohorts([grad is not None for grad in grads]):
             lists = [self.params, self.averages, self.squares]
@@ -51,9 +52,9 @@ class ElementwiseEngine(Engine):
                 lists = [[tensors[i] for i in cohort.chosen] for tensors in lists]
                 mine = [grads[i] for i in cohort.chosen]
             if self._fusable(lists[0], mine):
-                self._fused(cohort, options, mine, lists)
+                self._fused(cohort.k, group, mine, lists)
             else:
-                self._plain(cohort, options, mine, lists)
+                self._plain(cohort.k, group, mine, lists)
 
     def _follow_momentum(self, momentum: float) -> None:
         if self._momentum is not None and self._momentum != momentum:
@@ -75,16 +76,16 @@ class ElementwiseEngine(Engine):
         )
 
     @staticmethod
-    def _correction(cohort: Cohort, options: Options) -> float:
+    def _correction(k: int, group: ParamGroup) -> float:
         """What the learning rate is divided by: Adam's average is corrected, ``M`` is not."""
-        return 1.0 if options.graft else options.momentum_correction(cohort.k)
+        return 1.0 if group["graft"] is not None else momentum_correction(group["momentum"], k)
 
     def _fused(
-        self, cohort: Cohort, options: Options, grads: list[Tensor], lists: list[list[Tensor]]
+        self, k: int, group: ParamGroup, grads: list[Tensor], lists: list[list[Tensor]]
     ) -> None:
         params, averages, squares = lists
-        correction = self._correction(cohort, options)
-        self._k.fill_(cohort.k)
+        correction = self._correction(k, group)
+        self._k.fill_(k)
         torch.autograd.graph.increment_version(params)  # the fused kernel does not tell autograd
         torch._fused_adamw_(
             params,
@@ -93,41 +94,41 @@ class ElementwiseEngine(Engine):
             squares,
             [],
             [self._k] * len(params),
-            lr=options.lr / correction,
-            beta1=options.momentum,
-            beta2=options.beta,
-            weight_decay=options.weight_decay * correction,
+            lr=learning_rate_of(group) / correction,
+            beta1=group["momentum"],
+            beta2=group["beta"],
+            weight_decay=group["weight_decay"] * correction,
             eps=_EPSILON,
             amsgrad=False,
-            maximize=options.maximize,
+            maximize=group["maximize"],
         )
 
     def _plain(
-        self, cohort: Cohort, options: Options, grads: list[Tensor], lists: list[list[Tensor]]
+        self, k: int, group: ParamGroup, grads: list[Tensor], lists: list[list[Tensor]]
     ) -> None:
         params, averages, squares = lists
-        mu, beta = options.momentum, options.beta
-        sign = -1.0 if options.maximize else 1.0
-        rate = options.lr / (self._correction(cohort, options) * (1.0 - mu**cohort.k))
-        root_scale = (1.0 - beta**cohort.k) ** 0.5 or 1.0
+        lr, mu, beta = learning_rate_of(group), group["momentum"], group["beta"]
+        sign = -1.0 if group["maximize"] else 1.0
+        decay = 1.0 - lr * group["weight_decay"]
+        rate = lr / (self._correction(k, group) * (1.0 - mu**k))
+        root_scale = (1.0 - beta**k) ** 0.5 or 1.0
         for param, grad, average, square in zip(params, grads, averages, squares, strict=True):
             wide = sign * grad.to(self.state_dtype)
             average.lerp_(wide, 1.0 - mu)
             square.mul_(beta).addcmul_(wide, wide, value=1.0 - beta)
             root = (square.sqrt() / root_scale).add_(_EPSILON)
             w = param.to(self.state_dtype)
-            moved = w * (1.0 - options.lr * options.weight_decay) - rate * (average / root)
-            param.copy_(moved)
+            param.copy_(w * decay - rate * (average / root))
 
     # A warm start is for blocks with a matrix: these start from zero, corrected for it.
 
     def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
         pass
 
-    def finish_average(self, options: Options) -> None:
+    def finish_average(self, group: ParamGroup) -> None:
         pass
 
-    def statistics_due(self, options: Options) -> bool:
+    def statistics_due(self, group: ParamGroup) -> bool:
         return False
 
     # --- what is kept -------------------------------------------------------------------------

@@ -17,7 +17,8 @@ from torch import Tensor
 from mbf_kernels.checks import dtype_name
 
 from .layers import Layer
-from .schedule import Schedule
+from .options import ParamGroup, schedule_of
+from .schedule import Due
 
 _place = attrgetter("dtype", "device")
 
@@ -26,34 +27,6 @@ COUNTS = ("step", "warm_started")
 
 # Gradients to take statistics from instead of the step's own: one dict by parameter per sample.
 Curvature = list[dict[Tensor, Tensor]]
-
-
-class Options(NamedTuple):
-    """The numbers of one step of one parameter group.
-
-    A learning rate that lives on a GPU stays a tensor: reading it would wait for the device.
-    """
-
-    lr: float | Tensor
-    momentum: float
-    beta: float
-    damping: float
-    relative_damping: bool
-    weight_decay: float
-    maximize: bool
-    graft: bool
-    stats_every: int
-    inverse_every: int
-    early_refresh: bool
-    stagger: bool
-
-    def schedule(self, warm: bool) -> Schedule:
-        early = self.early_refresh and not warm
-        return Schedule(self.stats_every, self.inverse_every, early, self.stagger)
-
-    def momentum_correction(self, k: int) -> float:
-        """What makes the heavy-ball momentum of step ``k`` an average without bias."""
-        return (1.0 - self.momentum) / (1.0 - self.momentum**k)
 
 
 def sample_betas(beta: float, samples: int) -> list[float]:
@@ -116,23 +89,30 @@ class Engine(ABC):
     # --- stepping -----------------------------------------------------------------------------
 
     @abstractmethod
-    def step(self, options: Options, curvature: Curvature | None) -> None:
-        """One step of every layer that has a gradient."""
+    def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
+        """One step of every layer that has a gradient, with the options of its parameter group."""
 
     @abstractmethod
     def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
         """Makes ``grads`` the ``count``-th sample of a plain average: the warm start."""
 
     @abstractmethod
-    def finish_average(self, options: Options) -> None:
+    def finish_average(self, group: ParamGroup) -> None:
         """Inverses from the average."""
 
-    def statistics_due(self, options: Options) -> bool:
+    def statistics_due(self, group: ParamGroup) -> bool:
         """The next step takes statistics of some layer."""
         return any(
-            options.schedule(warm).statistics_step(k + 1)
+            schedule_of(group, warm, stagger=False).statistics_step(k + 1)
             for k, warm in set(zip(self.steps, self.warm, strict=True))
         )
+
+    @staticmethod
+    def _due(cohort: Cohort, group: ParamGroup, curvature: Curvature | None) -> Due:
+        """What is due at this step of a cohort."""
+        # Statistics from other gradients come for all blocks at once: nothing is left to stagger.
+        stagger = group["stagger"] and curvature is None
+        return schedule_of(group, cohort.warm, stagger).due(cohort.k)
 
     def _cohorts(self, present: Sequence[bool]) -> Iterator[Cohort]:
         """Counts the step of every layer that is present; usually they all go together."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .dense_engine import DenseEngine
-from .engine import Curvature, Engine, Options
+from .engine import Curvature, Engine
 from .layers import Layer
 from .make_engines import make_engines
 from .options import check_options
@@ -186,34 +186,11 @@ class MBF(torch.optim.Optimizer):
         self._ensure_engines()
         curvature = self._take_curvature()
         for group, engines in zip(self.param_groups, self._engines, strict=True):
-            options = self._options(group)
             for engine in engines:
-                engine.step(options, curvature)
+                engine.step(group, curvature)
         if self.on_failure != "ignore":
             self._report_failures()
         return loss
-
-    def _options(self, group: dict[str, Any]) -> Options:
-        graft = group["graft"] is not None
-        damping, scale = group["damping"], group["damping_scale"]
-        if damping is None:
-            damping = 0.3 if graft else 3e-3
-        relative = graft if scale is None else scale == "layer"
-        return Options(
-            lr=_host_number(group["lr"]),
-            momentum=group["momentum"],
-            beta=group["beta"],
-            damping=damping,
-            relative_damping=relative,
-            weight_decay=group["weight_decay"],
-            maximize=group["maximize"],
-            graft=graft,
-            stats_every=group["stats_every"],
-            inverse_every=group["inverse_every"],
-            early_refresh=group["early_refresh"],
-            # Statistics from other gradients come for all blocks at once.
-            stagger=group["stagger"] and self.fisher == "empirical",
-        )
 
     def _report_failures(self) -> None:
         if self._warned:
@@ -244,7 +221,7 @@ class MBF(torch.optim.Optimizer):
             return False
         self._ensure_engines()
         return any(
-            engine.statistics_due(self._options(group))
+            engine.statistics_due(group)
             for group, engines in zip(self.param_groups, self._engines, strict=True)
             for engine in engines
         )
@@ -357,7 +334,7 @@ class MBF(torch.optim.Optimizer):
             with torch.no_grad():
                 for group, own in zip(self.param_groups, self._engines, strict=True):
                     for engine in own:
-                        engine.finish_average(self._options(group))
+                        engine.finish_average(group)
         return count
 
     # --- looking inside -----------------------------------------------------------------------
@@ -453,11 +430,3 @@ class MBF(torch.optim.Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         own = ("fisher", "on_failure", "_layers", "_engines", "_curvature", "_warned")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in own}}
-
-
-# --- constructor forms ------------------------------------------------------------------------
-
-
-def _host_number(lr: float | Tensor) -> float | Tensor:
-    on_device = isinstance(lr, Tensor) and lr.device.type != "cpu"
-    return lr if on_device else float(lr)

@@ -1,4 +1,4 @@
-"""What the options of a parameter group may be."""
+"""The options of a parameter group: which values are allowed, and what a step derives from them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ import torch
 from torch import Tensor
 
 from .layers import CONV_KINDS, FC_KINDS
+from .schedule import Schedule
+
+# As torch keeps it: the options of a group by name, beside its "params".
+ParamGroup = dict[str, Any]
+
+# --- checking ---------------------------------------------------------------------------------
 
 
 def _check_number(name: str, value: object, low: float, high: float, wanted: str) -> None:
@@ -54,3 +60,36 @@ def check_options(options: dict[str, Any]) -> None:
     _check_choice("inverse_dtype", options["inverse_dtype"], (torch.float32, torch.bfloat16))
     for name in ("early_refresh", "stagger", "maximize"):
         _check_choice(name, options[name], (True, False))
+
+
+# --- resolving --------------------------------------------------------------------------------
+
+
+def learning_rate_of(group: ParamGroup) -> float | Tensor:
+    """The learning rate as a host number, or as a tensor if reading it would wait for a device."""
+    lr = group["lr"]
+    return lr if isinstance(lr, Tensor) and _reading_waits(lr) else float(lr)
+
+
+def _reading_waits(tensor: Tensor) -> bool:
+    return tensor.device.type != "cpu"
+
+
+def damping_of(group: ParamGroup) -> tuple[float, bool]:
+    """The damping, and whether it is relative: in units of each layer's mean diagonal of ``G``."""
+    graft = group["graft"] is not None
+    damping, scale = group["damping"], group["damping_scale"]
+    if damping is None:
+        damping = 0.3 if graft else 3e-3
+    return damping, graft if scale is None else scale == "layer"
+
+
+def schedule_of(group: ParamGroup, warm: bool, stagger: bool) -> Schedule:
+    """The schedule of a layer; ``warm`` says whether it had a warm start."""
+    early = group["early_refresh"] and not warm
+    return Schedule(group["stats_every"], group["inverse_every"], early, stagger)
+
+
+def momentum_correction(momentum: float, k: int) -> float:
+    """The factor that turns the heavy-ball momentum of step ``k`` into an unbiased average."""
+    return (1.0 - momentum) / (1.0 - momentum**k)

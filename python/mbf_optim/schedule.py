@@ -14,6 +14,7 @@ class Due(NamedTuple):
     update: Part
     invert: Part
     norms: bool  # the target norms of the scale-free step
+    refreshed: bool  # every block has been inverted since the last step that said so
 
 
 class Schedule(NamedTuple):
@@ -35,11 +36,13 @@ class Schedule(NamedTuple):
         return self._whole_update(k) or k % self.stats_every == 0
 
     def due(self, k: int) -> Due:
-        norms = self.statistics_step(k)
+        statistics = self.statistics_step(k)
+        refreshed = self._whole_invert(k) or k % self.inverse_every == 0
         if not self.stagger:
-            return Due(norms, self._whole_invert(k) or k % self.inverse_every == 0, norms)
+            return Due(statistics, refreshed, statistics, refreshed)
         return Due(
             self._whole_update(k) or (k % self.stats_every, self.stats_every),
             self._whole_invert(k) or (k % self.inverse_every, self.inverse_every),
-            norms,
+            statistics,
+            refreshed,
         )
