@@ -42,8 +42,6 @@ class DenseEngine(Engine):
         self.form = form
         self.params = [p for layer in self.layers for p in layer.parameters]
         self._any_transposed = any(layer.transposed for layer in self.layers)
-        # Where these layers come in the order in which whole layers take turns, and how many do.
-        self.turns = (0, len(self.layers))
         double = self.dtype == torch.float64
         self.stats_dtype = torch.float64 if double else torch.float32
         count = len(self.layers)
@@ -164,11 +162,11 @@ class DenseEngine(Engine):
         if isinstance(due, bool):
             return [part] if due else []
         index, count = due
-        first, turns = self.turns
+        first, total = self._first_turn, self._total_turns
         return [
             slice(i, i + 1)
             for i in range(part.start, part.stop)
-            if ((first + i) * count // turns + later) % count == index
+            if ((first + i) * count // total + later) % count == index
         ]
 
     def _with_gradient(self, part: slice, grads: Grads) -> list[int]:
@@ -355,6 +353,10 @@ class DenseEngine(Engine):
         kept = [self.momenta, self.directions, self.stats, self.inverse, self.weights, self.info]
         kept += [t for t in (self.second_moment, self.target_norms) if t is not None]
         return sum(t.numel() * t.element_size() for t in kept)
+
+    @property
+    def turn_count(self) -> int:
+        return len(self.layers)
 
     @property
     def block_count(self) -> int:

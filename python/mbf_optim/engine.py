@@ -85,6 +85,7 @@ class Engine(ABC):
         self.dtype, self.device = first.dtype, first.device
         self._all_params = [p for layer in self.layers for p in layer.parameters]
         self._made_for = list(map(_place, self._all_params))
+        self.assign_turns(0, self.turn_count)
 
     # --- stepping -----------------------------------------------------------------------------
 
@@ -113,6 +114,18 @@ class Engine(ABC):
         # Statistics from other gradients come for all blocks at once: nothing is left to stagger.
         stagger = group["stagger"] and curvature is None
         return schedule_of(group, cohort.warm, stagger).due(cohort.k)
+
+    @property
+    def turn_count(self) -> int:
+        """How many layers are refreshed whole, in turns, when staggering.
+
+        None by default: an engine of small blocks refreshes a part of all of them at every step.
+        """
+        return 0
+
+    def assign_turns(self, first: int, total: int) -> None:
+        """The turns of this engine start at ``first``, of ``total`` turns of all engines."""
+        self._first_turn, self._total_turns = first, total
 
     def _cohorts(self, present: Sequence[bool]) -> Iterator[Cohort]:
         """Counts the step of every layer that is present; usually they all go together."""

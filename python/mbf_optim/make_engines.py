@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -38,6 +38,15 @@ def make_engines(layers: Iterable[Layer], group: dict[str, Any]) -> list[Engine]
         else:
             engines.append(DenseEngine(members, kind, shape, graft))
     return engines
+
+
+def assign_turns(engines: Sequence[Engine]) -> None:
+    """Spreads the layers that take turns evenly over a period, whichever engine they are in."""
+    total = sum(engine.turn_count for engine in engines)
+    first = 0
+    for engine in engines:
+        engine.assign_turns(first, total)
+        first += engine.turn_count
 
 
 def _block_shape(layer: Layer, kind: str, max_block: int | None, graft: bool) -> int | Form | None:

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .dense_engine import DenseEngine
 from .engine import Curvature, Engine
 from .layers import Layer
-from .make_engines import make_engines
+from .make_engines import assign_turns, make_engines
 from .options import check_options
 from .params import as_groups, check_parameter, read_params
 from .per_sample import per_sample_gradients
@@ -166,12 +165,7 @@ class MBF(torch.optim.Optimizer):
         all_engines = list(engines)
         for i in range(len(engines), len(self._layers)):
             all_engines.append(make_engines(self._layers[i], self.param_groups[i]))
-        dense = [e for group in all_engines for e in group if isinstance(e, DenseEngine)]
-        turns = sum(len(engine.layers) for engine in dense)
-        first = 0
-        for member in dense:
-            member.turns = (first, turns)
-            first += len(member.layers)
+        assign_turns([engine for group in all_engines for engine in group])
         return all_engines
 
     # --- stepping -----------------------------------------------------------------------------
