@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -63,8 +64,20 @@ def split(tensor: Tensor, dim: int, *sizes: int) -> Tensor:
     return tensor.view(*tensor.shape[:dim], *sizes, *tensor.shape[dim + 1 :])
 
 
-def as_weight(rows: Tensor, layer: Layer, form: Form) -> Tensor:
-    """The numbers of the weight within a layer's rows, as a view that :func:`matching` fits."""
+def parameters_in_rows(natural: Tensor, layers: Sequence[Layer], form: Form) -> list[Tensor]:
+    """The elements of each parameter within the rows ``[layers, *form.natural]``, as views.
+
+    Tensors of the parameters' shapes fit them after :func:`shaped_as_in_rows`.
+    """
+    views = []
+    for layer, rows in zip(layers, natural, strict=True):
+        views.append(_weight_in_rows(rows, layer, form))
+        if layer.bias is not None:
+            views.append(rows[..., form.columns - 1].flatten())
+    return views
+
+
+def _weight_in_rows(rows: Tensor, layer: Layer, form: Form) -> Tensor:
     weight = layer.weight
     used = form.columns - form.bias
     kernel = weight.shape[2:]
@@ -72,15 +85,15 @@ def as_weight(rows: Tensor, layer: Layer, form: Form) -> Tensor:
         return rows.reshape(weight.shape[0], -1)[:, :used]
     if form.rows * form.matrices == weight.numel() // layer.kernel_volume:
         return rows.view(weight.shape)  # a row per kernel
-    numbers = rows[..., :used]
+    elements = rows[..., :used]
     if not layer.transposed:
-        return split(numbers.flatten(0, 1), 1, weight.shape[1], *kernel)
+        return split(elements.flatten(0, 1), 1, weight.shape[1], *kernel)
     # [groups, outputs, inputs, *kernel] to [groups, inputs, outputs, *kernel]
-    return split(numbers, 2, form.columns // layer.kernel_volume, *kernel).transpose(1, 2)
+    return split(elements, 2, form.columns // layer.kernel_volume, *kernel).transpose(1, 2)
 
 
-def matching(tensor: Tensor, layer: Layer, form: Form) -> Tensor:
-    """A tensor of the shape of a weight or bias in the shape of its place in rows; a view."""
+def shaped_as_in_rows(tensor: Tensor, layer: Layer, form: Form) -> Tensor:
+    """A tensor of the shape of a weight or bias in the shape of its place in rows, as a view."""
     if layer.transposed and form.rows * form.matrices != tensor.shape[0] * tensor.shape[1]:
         return split(tensor, 0, layer.groups, tensor.shape[0] // layer.groups)
     return tensor
