@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from mbf_kernels.checks import dtype_name
 
+from .failures import FailureCount
 from .layers import Layer
 from .options import ParamGroup, schedule_of
 from .schedule import Due
@@ -35,33 +35,6 @@ def sample_betas(beta: float, samples: int) -> list[float]:
     return [
         (1.0 - (samples - i) * share) / (1.0 - (samples - i - 1) * share) for i in range(samples)
     ]
-
-
-@dataclass
-class FailureCount:
-    """How many blocks failed at recent refreshes, without waiting for the device in a step."""
-
-    refreshes: int = 0
-    _last: int | Tensor = 0
-    _before: int | Tensor = 0
-
-    def record(self, failed: Tensor) -> None:
-        self.refreshes += 1
-        self._before = self._last
-        if failed.device.type == "cuda":
-            # By the time anybody looks, many steps later, the copy is there.
-            self._last = torch.empty((), dtype=failed.dtype, pin_memory=True)
-            self._last.copy_(failed, non_blocking=True)
-        else:
-            self._last = int(failed)
-
-    def now(self) -> int:
-        """Failed blocks at the last refresh."""
-        return int(self._last)
-
-    def persistent(self) -> int:
-        """Failed blocks at the refresh before the last one, if some failed at both."""
-        return int(self._last) if int(self._before) else 0
 
 
 class Cohort(NamedTuple):

@@ -182,20 +182,18 @@ class MBF(torch.optim.Optimizer):
         for group, engines in zip(self.param_groups, self._engines, strict=True):
             for engine in engines:
                 engine.step(group, curvature)
-        if self.on_failure != "ignore":
+        if not self._warned:
             self._report_failures()
         return loss
 
     def _report_failures(self) -> None:
-        if self._warned:
-            return
         failed = {
-            engine.kind: engine.failures.persistent()
+            engine.kind: count
             for engines in self._engines
             for engine in engines
-            if engine.failures.persistent()
+            if (count := engine.failures.persistent())
         }
-        if not failed:
+        if not failed or self.on_failure == "ignore":
             return
         self._warned = True
         text = (
