@@ -10,7 +10,9 @@ from torch import Tensor
 
 import mbf_kernels as mk
 
-from .engine import Curvature, Engine, check_entry, sample_betas
+from .checkpoints import States, check_entry
+from .curvature import Curvature, sample_betas
+from .engine import Engine
 from .layers import Layer
 from .options import ParamGroup, damping_of, learning_rate_of, momentum_correction
 
@@ -117,7 +119,7 @@ class BlockEngine(Engine):
         """The shape of the blocks within the parameter: (O, I) for convolutions."""
         return tuple(layer.weight.shape[: 2 if layer.family == "conv" else 1])
 
-    def export(self) -> dict[Tensor, dict[str, Any]]:
+    def export(self) -> States:
         state = self.blocks.state_dict()
         exported = {}
         for i, layer in enumerate(self.layers):
@@ -130,7 +132,7 @@ class BlockEngine(Engine):
             exported[layer.weight] = entry
         return exported
 
-    def check(self, saved: dict[Tensor, dict[str, Any]]) -> None:
+    def check(self, saved: States) -> None:
         shapes = self.blocks.state_shapes()
         for i, layer in enumerate(self.layers):
             if layer.weight not in saved:
@@ -142,7 +144,7 @@ class BlockEngine(Engine):
                 wanted["target_norm"] = ()
             check_entry(layer.name, saved[layer.weight], wanted)
 
-    def load(self, saved: dict[Tensor, dict[str, Any]]) -> None:
+    def load(self, saved: States) -> None:
         state = self.blocks.state_dict()
         for i, layer in enumerate(self.layers):
             entry = saved.get(layer.weight)

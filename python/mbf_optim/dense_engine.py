@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .checkpoints import States, check_entry
+from .curvature import Curvature, sample_betas
 from .dense_form import Form, parameters_in_rows, shaped_as_in_rows
 from .dense_state import DenseState
-from .engine import Curvature, Engine, check_dense, check_entry, sample_betas
+from .engine import Engine, check_dense
 from .layers import Layer
 from .options import ParamGroup, damping_of, learning_rate_of, momentum_correction
 from .schedule import Due, Part
@@ -220,9 +222,9 @@ class DenseEngine(Engine):
 
     # --- saving and loading -------------------------------------------------------------------
 
-    def export(self) -> dict[Tensor, dict[str, Any]]:
+    def export(self) -> States:
         state = self.state
-        exported: dict[Tensor, dict[str, Any]] = {}
+        exported: States = {}
         for param, view in zip(self.params, self._whole.momenta, strict=True):
             exported[param] = {"momentum_buffer": view.reshape(param.shape).clone()}
         if state.second_moment is not None:
@@ -241,7 +243,7 @@ class DenseEngine(Engine):
                 exported[layer.weight]["target_norm"] = state.target_norms[i].reshape(()).clone()
         return exported
 
-    def check(self, saved: dict[Tensor, dict[str, Any]]) -> None:
+    def check(self, saved: States) -> None:
         for layer in self.layers:
             if not any(p in saved for p in layer.parameters):
                 continue
@@ -259,7 +261,7 @@ class DenseEngine(Engine):
                         wanted["target_norm"] = ()
                 check_entry(layer.name, saved.get(param), wanted)
 
-    def load(self, saved: dict[Tensor, dict[str, Any]]) -> None:
+    def load(self, saved: States) -> None:
         for i, layer in enumerate(self.layers):
             entry = saved.get(layer.weight)
             if entry is None:
@@ -277,9 +279,7 @@ class DenseEngine(Engine):
             state.inverse[0] = entry["inverse"]
 
     @staticmethod
-    def _fill(
-        run: Run, places: Sequence[Tensor], saved: dict[Tensor, dict[str, Any]], key: str
-    ) -> None:
+    def _fill(run: Run, places: Sequence[Tensor], saved: States, key: str) -> None:
         values = [saved[param][key] for param in run.params]
         for place, value in zip(places, run.shaped(values, range(len(values))), strict=True):
             place.copy_(value)

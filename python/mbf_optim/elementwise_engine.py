@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .engine import Curvature, Engine, check_dense, check_entry
+from .checkpoints import States, check_entry
+from .curvature import Curvature
+from .engine import Engine, check_dense
 from .layers import Layer
 from .options import ParamGroup, learning_rate_of, momentum_correction
 
@@ -133,7 +135,7 @@ class ElementwiseEngine(Engine):
 
     # --- what is kept -------------------------------------------------------------------------
 
-    def export(self) -> dict[Tensor, dict[str, Any]]:
+    def export(self) -> States:
         return {
             param: self._export_counts(i)
             | {
@@ -144,14 +146,14 @@ class ElementwiseEngine(Engine):
             for i, param in enumerate(self.params)
         }
 
-    def check(self, saved: dict[Tensor, dict[str, Any]]) -> None:
+    def check(self, saved: States) -> None:
         for layer in self.layers:
             if layer.weight in saved:
                 shape = tuple(layer.weight.shape)
                 wanted = {"exp_avg": shape, "exp_avg_sq": shape}
                 check_entry(layer.name, saved[layer.weight], wanted, ("momentum",))
 
-    def load(self, saved: dict[Tensor, dict[str, Any]]) -> None:
+    def load(self, saved: States) -> None:
         for i, param in enumerate(self.params):
             entry = saved.get(param)
             if entry is not None:

@@ -15,26 +15,14 @@ from torch import Tensor
 
 from mbf_kernels.checks import dtype_name
 
+from .checkpoints import States
+from .curvature import Curvature
 from .failures import FailureCount
 from .layers import Layer
 from .options import ParamGroup, schedule_of
 from .schedule import Due
 
 _place = attrgetter("dtype", "device")
-
-# What every parameter's saved state says of its layer.
-COUNTS = ("step", "warm_started")
-
-# Gradients to take statistics from instead of the step's own: one dict by parameter per sample.
-Curvature = list[dict[Tensor, Tensor]]
-
-
-def sample_betas(beta: float, samples: int) -> list[float]:
-    """Updates with these, one after the other, give all samples the weight ``(1 - beta) / n``."""
-    share = (1.0 - beta) / samples
-    return [
-        (1.0 - (samples - i) * share) / (1.0 - (samples - i - 1) * share) for i in range(samples)
-    ]
 
 
 class Cohort(NamedTuple):
@@ -138,15 +126,15 @@ class Engine(ABC):
     # --- what is kept -------------------------------------------------------------------------
 
     @abstractmethod
-    def export(self) -> dict[Tensor, dict[str, Any]]:
+    def export(self) -> States:
         """The state of every parameter in natural form, for a checkpoint."""
 
     @abstractmethod
-    def check(self, saved: dict[Tensor, dict[str, Any]]) -> None:
+    def check(self, saved: States) -> None:
         """Raises if :meth:`load` could not take this."""
 
     @abstractmethod
-    def load(self, saved: dict[Tensor, dict[str, Any]]) -> None:
+    def load(self, saved: States) -> None:
         """Takes over what :meth:`export` gave, in this engine's dtypes and on its device."""
 
     @property
@@ -165,24 +153,6 @@ class Engine(ABC):
     def _load_counts(self, i: int, entry: dict[str, Any]) -> None:
         self.steps[i] = int(entry["step"])
         self.warm[i] = bool(entry["warm_started"])
-
-
-def check_entry(
-    name: str,
-    saved: dict[str, Any] | None,
-    wanted: dict[str, tuple[int, ...]],
-    numbers: tuple[str, ...] = (),
-) -> None:
-    """One parameter's saved state has its counts, these numbers, and tensors of these shapes."""
-    keys = {*COUNTS, *numbers, *wanted}
-    if saved is None or not keys <= saved.keys():
-        have = sorted(saved) if saved else "nothing"
-        raise ValueError(f"state of {name}: expected {sorted(keys)}, got {have}")
-    for key, shape in wanted.items():
-        if tuple(saved[key].shape) != shape:
-            raise ValueError(
-                f"state of {name}: expected {key!r} of shape {shape}, got {tuple(saved[key].shape)}"
-            )
 
 
 def check_dense(name: str, grad: Tensor) -> None:

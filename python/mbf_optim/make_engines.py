@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 
@@ -15,9 +14,10 @@ from .dense_form import Form
 from .elementwise_engine import ElementwiseEngine
 from .engine import Engine
 from .layers import Layer
+from .options import ParamGroup
 
 
-def make_engines(layers: Iterable[Layer], group: dict[str, Any]) -> list[Engine]:
+def make_engines(layers: Iterable[Layer], group: ParamGroup) -> list[Engine]:
     """Layers that can step together share an engine."""
     graft = group["graft"] is not None
     # Keyed by kind, block size or form (None: number by number), dtype and device.

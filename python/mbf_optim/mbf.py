@@ -10,16 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .engine import Curvature, Engine
+from .checkpoints import States, states_by_parameter
+from .curvature import Curvature, per_sample_gradients, separate_gradients
+from .engine import Engine
 from .layers import Layer
 from .make_engines import assign_turns, make_engines
 from .options import check_options
 from .params import as_groups, check_parameter, read_params
-from .per_sample import per_sample_gradients
 from .warm_start import average_gradients
-
-# What a step reads anew each time; the rest of the options shapes the state.
-_CHOICES = ("conv", "fc", "max_block", "inverse_dtype", "graft")
 
 
 class MBF(torch.optim.Optimizer):
@@ -237,18 +235,9 @@ class MBF(torch.optim.Optimizer):
         if self.fisher != "true":
             raise RuntimeError(f"curvature() is for fisher='true'; this one is {self.fisher!r}")
         params = [p for group in self.param_groups for p in group["params"]]
-        kept = [p.grad for p in params]
-        for p in params:
-            p.grad = None
-        try:
+        with separate_gradients(params, scale) as sample:
             yield
-            sample = {
-                p: p.grad / scale if scale != 1.0 else p.grad for p in params if p.grad is not None
-            }
-            self._curvature = [sample]
-        finally:
-            for p, grad in zip(params, kept, strict=True):
-                p.grad = grad
+        self._curvature = [sample]
 
     def sample_curvature(
         self,
@@ -354,7 +343,7 @@ class MBF(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """As of any torch optimizer; a parameter's state in natural order, no trace of tiles."""
         live = self.state
-        exported: dict[Tensor, dict[str, Any]] = {}
+        exported: States = {}
         for engines in self._engines:
             for engine in engines:
                 exported |= engine.export()
@@ -374,7 +363,7 @@ class MBF(torch.optim.Optimizer):
         loaded: list[list[Engine]] = []
 
         def take(_: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-            saved = self._by_parameter(state)
+            saved = states_by_parameter(state, self.param_groups)
             loaded.extend(self._with_new_engines([]) if saved else [])
             engines = [engine for group in loaded for engine in group]
             for engine in engines:
@@ -398,26 +387,6 @@ class MBF(torch.optim.Optimizer):
         finally:
             before.remove()
             after.remove()
-
-    def _by_parameter(self, state_dict: dict[str, Any]) -> dict[Tensor, dict[str, Any]]:
-        saved_groups, groups = state_dict["param_groups"], self.param_groups
-        sizes = [len(group["params"]) for group in groups]
-        saved_sizes = [len(group["params"]) for group in saved_groups]
-        if sizes != saved_sizes:
-            raise ValueError(
-                f"state_dict: expected parameter groups of {sizes} tensors, got {saved_sizes}"
-            )
-        for i, (group, saved) in enumerate(zip(groups, saved_groups, strict=True)):
-            for name in _CHOICES:
-                if name != "inverse_dtype" and name in saved and saved[name] != group[name]:
-                    raise ValueError(
-                        f"state_dict: group {i} was saved with {name}={saved[name]!r}, this "
-                        f"optimizer has {name}={group[name]!r}"
-                    )
-        ids = [p for group in saved_groups for p in group["params"]]
-        params = [p for group in groups for p in group["params"]]
-        state = state_dict["state"]
-        return {p: state[i] for i, p in zip(ids, params, strict=True) if i in state}
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("fisher", "on_failure", "_layers", "_engines", "_curvature", "_warned")

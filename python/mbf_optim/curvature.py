@@ -1,0 +1,69 @@
+"""Gradients that statistics are taken from instead of the step's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# One dict per sample: the gradients by parameter.
+Curvature = list[dict[Tensor, Tensor]]
+
+
+@contextmanager
+def separate_gradients(
+    params: Sequence[Tensor], scale: float = 1.0
+) -> Iterator[dict[Tensor, Tensor]]:
+    """Yields a dict that receives, on leaving, the gradients made inside, divided by ``scale``.
+
+    The gradients from before are out of the way inside and put back afterwards.
+    """
+    kept = [p.grad for p in params]
+    for p in params:
+        p.grad = None
+    made: dict[Tensor, Tensor] = {}
+    try:
+        yield made
+        for p in params:
+            if p.grad is not None:
+                made[p] = p.grad / scale if scale != 1.0 else p.grad
+    finally:
+        for p, grad in zip(params, kept, strict=True):
+            p.grad = grad
+
+
+def per_sample_gradients(
+    model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], inputs: Any, targets: Any
+) -> Curvature:
+    """The gradients of ``loss_fn(model(x), y)`` for every sample of a batch by itself.
+
+    Layers that mix the samples of a batch (batch norm in training mode) have no per-sample
+    gradients, and torch.func says so; use ``eval()`` or another norm.
+    """
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    values = {name: p.detach() for name, p in named.items()}
+    buffers = dict(model.named_buffers())
+
+    def loss_of_one(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        out = torch.func.functional_call(model, (values, buffers), (x.unsqueeze(0),))
+        return loss_fn(out, y.unsqueeze(0))
+
+    gradient = torch.func.vmap(
+        torch.func.grad(loss_of_one), in_dims=(None, 0, 0), randomness="different"
+    )
+    all_grads = gradient(values, inputs, targets)
+    samples = next(iter(all_grads.values())).shape[0]
+    return [{named[name]: grads[i] for name, grads in all_grads.items()} for i in range(samples)]
+
+
+def sample_betas(beta: float, samples: int) -> list[float]:
+    """The decays of successive updates that together give every sample the weight
+    ``(1 - beta) / samples``.
+    """
+    share = (1.0 - beta) / samples
+    return [
+        (1.0 - (samples - i) * share) / (1.0 - (samples - i - 1) * share) for i in range(samples)
+    ]
