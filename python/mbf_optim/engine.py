@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mbf_kernels.checks import dtype_name
-
 from .checkpoints import States
 from .curvature import Curvature
 from .failures import FailureCount
 from .layers import Layer
 from .options import ParamGroup, schedule_of
+from .params import dtype_name
 from .schedule import Due
 
 _place = attrgetter("dtype", "device")

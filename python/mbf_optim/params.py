@@ -63,6 +63,11 @@ def _check_distinct(tensors: list[Any]) -> None:
             raise ValueError(f"params: number {i} is number {first[id(tensor)]} again")
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32`` for ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
 def check_parameter(name: str, param: Tensor) -> None:
     if param.is_complex():
         raise TypeError(
@@ -70,7 +75,7 @@ def check_parameter(name: str, param: Tensor) -> None:
         )
     allowed = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
     if param.dtype not in allowed:
-        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
+        names = ", ".join(map(dtype_name, allowed))
         raise TypeError(f"{name}: expected one of {names}, got {param.dtype}")
     if param.layout != torch.strided:
         raise TypeError(f"{name}: expected a dense parameter, got layout {param.layout}")
