@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import mbf_kernels as mk
-from mbf_kernels._extension import EXTENSION, WHY_MISSING
-
-COMPILED_BACKENDS = {"cpu": ("cpu",), "cuda": ("cuda", "triton")}
-
+from mbf_kernels._extension import EXTENSION
+from tests.support import requirements
+from tests.support.backends import backends_of, require_backend
+from tests.support.requirements import require
 
 # On a busy machine a parallel region costs milliseconds, whatever the work in it. Tests of threads
 # ask for them through the ``threads`` fixture.
@@ -24,11 +24,6 @@ torch.set_num_threads(1)
 
 def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", help="torch device the tests run on")
-
-
-def backends_of(device):
-    """All that serve a device."""
-    return [*COMPILED_BACKENDS.get(torch.device(device).type, ()), "torch"]
 
 
 def _isas():
@@ -54,16 +49,10 @@ def device(request):
     return torch.device(request.config.getoption("--device"))
 
 
-def _require(name):
-    status = mk.backends()[name]
-    if not status:
-        pytest.skip(f"backend {name!r} is {status}")
-
-
 @pytest.fixture
 def backend(request):
     """The name of the backend in use."""
-    _require(request.param)
+    require_backend(request.param)
     with mk.use_backend(request.param):
         yield request.param
 
@@ -72,7 +61,7 @@ def backend(request):
 def engine(request):
     """``(backend, instruction set)`` in use; the instruction set is '' where there is no choice."""
     name, isa = request.param
-    _require(name)
+    require_backend(name)
     if isa:
         EXTENSION.select_isa(isa)
     try:
@@ -86,8 +75,7 @@ def engine(request):
 @pytest.fixture
 def isa(request):
     """The instruction set of the CPU kernels in use."""
-    if EXTENSION is None:
-        pytest.skip(f"no compiled extension: {WHY_MISSING}")
+    require(requirements.extension)
     EXTENSION.select_isa(request.param)
     try:
         with mk.use_backend("cpu"):
@@ -99,8 +87,7 @@ def isa(request):
 @pytest.fixture
 def extension():
     """The compiled module."""
-    if EXTENSION is None:
-        pytest.skip(f"no compiled extension: {WHY_MISSING}")
+    require(requirements.extension)
     return EXTENSION
 
 

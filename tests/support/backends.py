@@ -1,0 +1,19 @@
+"""Which backends serve a device, and skipping where one is missing."""
+
+import pytest
+import torch
+
+import mbf_kernels as mk
+
+COMPILED_BACKENDS = {"cpu": ("cpu",), "cuda": ("cuda", "triton")}
+
+
+def backends_of(device):
+    """All that serve a device."""
+    return [*COMPILED_BACKENDS.get(torch.device(device).type, ()), "torch"]
+
+
+def require_backend(name):
+    status = mk.backends()[name]
+    if not status:
+        pytest.skip(f"backend {name!r} is {status}")
