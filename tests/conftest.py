@@ -1,6 +1,6 @@
 """Which device, backends and instruction sets the tests run on.
 
-``backend`` runs a test once per backend of the device, ``engine`` once per backend and instruction
+``backend`` runs a test once per backend of the device, ``variant`` once per backend and instruction
 set, ``isa`` once per instruction set of the CPU kernels. All of them restore what was set before.
 """
 
@@ -32,12 +32,12 @@ def _isas():
 
 def pytest_generate_tests(metafunc):
     device = metafunc.config.getoption("--device")
-    if "engine" in metafunc.fixturenames:
-        engines = []
+    if "variant" in metafunc.fixturenames:
+        variants = []
         for name in backends_of(device):
-            engines += [(name, isa) for isa in _isas()] if name == "cpu" else [(name, "")]
-        ids = [f"{name}-{isa}" if isa else name for name, isa in engines]
-        metafunc.parametrize("engine", engines, ids=ids, indirect=True)
+            variants += [(name, isa) for isa in _isas()] if name == "cpu" else [(name, "")]
+        ids = [f"{name}-{isa}" if isa else name for name, isa in variants]
+        metafunc.parametrize("variant", variants, ids=ids, indirect=True)
     elif "backend" in metafunc.fixturenames:
         metafunc.parametrize("backend", backends_of(device), indirect=True)
     elif "isa" in metafunc.fixturenames:
@@ -58,8 +58,8 @@ def backend(request):
 
 
 @pytest.fixture
-def engine(request):
-    """``(backend, instruction set)`` in use; the instruction set is '' where there is no choice."""
+def variant(request):
+    """A backend and, for the CPU, an instruction set: ``(name, isa)``, isa '' elsewhere."""
     name, isa = request.param
     require_backend(name)
     if isa:

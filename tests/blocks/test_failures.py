@@ -28,12 +28,12 @@ SIZES = pytest.mark.parametrize("sizes", [SMALL, LARGE], ids=["small", "large"])
 
 @SIZES
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_spd_inverse(engine, device, dtype, sizes):
+def test_spd_inverse(variant, device, dtype, sizes):
     for d in sizes:
         check_spd_inverse(device, dtype, d)
 
 
-def test_spd_inverse_at_every_position(engine, device):
+def test_spd_inverse_at_every_position(variant, device):
     for d in (3, 9, 12):
         A = good_batch(d, "float32", device)
         clean, _ = mk.spd_inverse(A)
@@ -48,7 +48,7 @@ def test_spd_inverse_at_every_position(engine, device):
             assert torch.equal(inverse[others], clean[others]), f"d={d}, position {at}"
 
 
-def test_every_pivot(engine, device):
+def test_every_pivot(variant, device):
     check_every_pivot(device)
 
 
@@ -66,7 +66,7 @@ def test_on_several_threads(backend, device, threads, d):
 
 
 @SIZES
-def test_all_bad(engine, device, sizes):
+def test_all_bad(variant, device, sizes):
     for d in sizes:
         check_all_bad(device, d)
 
@@ -80,12 +80,12 @@ FORMATS = [
 
 @SIZES
 @pytest.mark.parametrize(("dtype", "inverse_dtype"), FORMATS)
-def test_invert_keeps_the_last_inverse(engine, device, dtype, inverse_dtype, sizes):
+def test_invert_keeps_the_last_inverse(variant, device, dtype, inverse_dtype, sizes):
     for d in sizes:
         check_the_last_inverse_is_kept(device, dtype, inverse_dtype, d)
 
 
-def test_invert_at_every_position(engine, device):
+def test_invert_at_every_position(variant, device):
     d = 9
     stats = ref.random_spd(np.random.default_rng(d), COUNT, d)
     blocks = blocks_with(stats, d, COUNTS, "float32", torch.float32, device)
@@ -104,16 +104,16 @@ def test_invert_at_every_position(engine, device):
 
 
 @SIZES
-def test_a_later_good_inversion_clears_info(engine, device, sizes):
+def test_a_later_good_inversion_clears_info(variant, device, sizes):
     for d in sizes:
         check_a_later_good_inversion_clears_info(device, d)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e30])
-def test_a_bad_gradient_spoils_only_its_own_block(engine, device, value):
+def test_a_bad_gradient_spoils_only_its_own_block(variant, device, value):
     for d in (1, 9, 14, 65):
         check_a_bad_gradient(device, value, d)
 
 
-def test_an_inverse_too_large_for_bfloat16(engine, device):
+def test_an_inverse_too_large_for_bfloat16(variant, device):
     check_an_inverse_too_large_for_bfloat16(device)

@@ -30,14 +30,14 @@ def shapes_of(d, counts=COUNTS):
 
 
 @pytest.mark.parametrize("dtype", [SINGLE, DOUBLE], ids=name_of)
-def test_every_block_size(engine, device, dtype):
+def test_every_block_size(variant, device, dtype):
     for d in (*range(1, 65), 65, 70):
         blocks, params, grads, momenta = make(shapes_of(d, (3, 17)), d, dtype, device, seed=d)
         for k in range(2):
             checked_fused_step(blocks, params, grads, momenta, f"d={d}, step {k}", damping=0.5)
 
 
-def test_every_block_size_with_bfloat16_inverses(engine, device):
+def test_every_block_size_with_bfloat16_inverses(variant, device):
     for d in (*range(1, 65), 65):
         blocks, params, grads, momenta = make(
             shapes_of(d, (3, 17)), d, device=device, inverse_dtype=BRAIN, seed=d
@@ -46,7 +46,7 @@ def test_every_block_size_with_bfloat16_inverses(engine, device):
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 9, 12, 25, 66])
-def test_uneven_tensors(engine, device, d):
+def test_uneven_tensors(variant, device, d):
     blocks, params, grads, momenta = make(shapes_of(d), d, device=device)
     for k in range(3):
         checked_fused_step(
@@ -54,7 +54,7 @@ def test_uneven_tensors(engine, device, d):
         )
 
 
-def test_many_tensors(engine, device):
+def test_many_tensors(variant, device):
     counts = [(7 * i) % 35 for i in range(80)]
     blocks, params, grads, momenta = make(shapes_of(9, counts), 9, device=device)
     assert len(blocks) == sum(counts)
@@ -89,7 +89,7 @@ def test_no_tensors_and_empty_tensors(backend, device):
     ],
     ids=lambda dtype: name_of(dtype),
 )
-def test_formats(engine, device, dtype, grad, momentum, inverse_dtype):
+def test_formats(variant, device, dtype, grad, momentum, inverse_dtype):
     for d in (1, 3, 9, 11, 16, 65):
         blocks, params, grads, momenta = make(
             shapes_of(d, (5, 16, 19)),
@@ -114,7 +114,7 @@ def test_float64_parameters_keep_float64_state(backend, device):
         make([(4, 9)], 9, DOUBLE, device, BRAIN)
 
 
-def test_values_far_from_one(engine, device):
+def test_values_far_from_one(variant, device):
     """Gradients of 1e-10 and of 1e6 keep their relative accuracy."""
     for scale, damping in ((1e-10, 1e-20), (1e6, 1e12)):
         blocks, params, _, _ = make([(17, 9)], 9, device=device)
@@ -126,7 +126,7 @@ def test_values_far_from_one(engine, device):
 
 
 @pytest.mark.parametrize("d", [2, 9, 16, 67])
-def test_the_three_operations_alone(engine, device, d):
+def test_the_three_operations_alone(variant, device, d):
     blocks, params, grads, momenta = make(shapes_of(d), d, device=device)
     before = dense64(blocks.stats())
     blocks.update_(grads, beta=0.7)
@@ -154,7 +154,7 @@ def test_the_three_operations_alone(engine, device, d):
 @pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize("targeted", [False, True])
 @pytest.mark.parametrize("d", [1, 5, 9, 14, 68])
-def test_fused_is_the_sequence_of_the_three(engine, device, d, targeted, relative):
+def test_fused_is_the_sequence_of_the_three(variant, device, d, targeted, relative):
     targets = torch.arange(1.0, len(COUNTS) + 1) if targeted else None
     step = {"lr": 0.05, "momentum": 0.8, "weight_decay": 0.01, "target_norms": targets}
     results = []
@@ -181,7 +181,7 @@ def test_fused_is_the_sequence_of_the_three(engine, device, d, targeted, relativ
         assert torch.equal(one, other)
 
 
-def test_the_identity_before_the_first_inversion(engine, device):
+def test_the_identity_before_the_first_inversion(variant, device):
     for d in (1, 9, 65):
         blocks, params, grads, _momenta = make(shapes_of(d), d, device=device)
         assert torch.equal(blocks.inverse(), torch.eye(d, device=device).expand(len(blocks), d, d))
@@ -195,7 +195,7 @@ def test_the_identity_before_the_first_inversion(engine, device):
             torch.testing.assert_close(new, old - 0.5 * grad, rtol=2**-22, atol=2**-22)
 
 
-def test_by_hand(engine, device):
+def test_by_hand(variant, device):
     """One block of two numbers, every figure exact in binary."""
     w = torch.tensor([1.0, 2.0], device=device)
     g = torch.tensor([2.0, 2.0], device=device)
@@ -213,7 +213,7 @@ def test_by_hand(engine, device):
     torch.testing.assert_close(w.cpu(), torch.tensor([-1.2, -1.2]), rtol=2**-20, atol=0)
 
 
-def test_damping_per_parameter(engine, device):
+def test_damping_per_parameter(variant, device):
     damping = torch.tensor([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4])
     for d in (3, 9, 65):
         blocks, params, grads, momenta = make(shapes_of(d), d, device=device)
@@ -222,7 +222,7 @@ def test_damping_per_parameter(engine, device):
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.9, 0.999])
-def test_debias(engine, device, beta):
+def test_debias(variant, device, beta):
     """Updates from zero with one and the same gradient: without bias G is its outer product."""
     for d in (1, 9, 30, 65):
         blocks, params, grads, momenta = make(shapes_of(d, (17,)), d, device=device)
@@ -241,7 +241,7 @@ def test_debias(engine, device, beta):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=name_of)
-def test_relative_damping(engine, device, dtype):
+def test_relative_damping(variant, device, dtype):
     """In units of the mean diagonal over the parameter, so that the scale of gradients cancels."""
     for d in (1, 9, 20, 65):
         blocks, params, grads, momenta = make(shapes_of(d), d, dtype, device)
@@ -262,14 +262,14 @@ def test_relative_damping(engine, device, dtype):
             )
 
 
-def test_relative_damping_of_zero_statistics(engine, device):
+def test_relative_damping_of_zero_statistics(variant, device):
     """No gradient has come yet: there is an inverse, however large, and no failure."""
     for d in (1, 9, 65):
         check_relative_damping_of_zero_statistics(device, d)
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0])
-def test_beta_at_its_ends(engine, device, beta):
+def test_beta_at_its_ends(variant, device, beta):
     blocks, _params, grads, _momenta = make(shapes_of(9, (17,)), 9, device=device)
     blocks.update_(tensors([(17, 9)], device=device, seed=9), beta=0.5)
     before = blocks.stats()

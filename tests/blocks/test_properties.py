@@ -29,7 +29,7 @@ sizes = st.integers(1, 20) | st.sampled_from([25, 27, 33, 49, 64, 65])
     damping=st.sampled_from([0.0, 0.1, 1.0]),
     seed=seeds,
 )
-def test_spd_inverse(engine, device, d, batch, dtype, power, cond, damping, seed):
+def test_spd_inverse(variant, device, d, batch, dtype, power, cond, damping, seed):
     scale = 2.0**power
     count = int(np.prod(batch))
     A = ref.random_spd(np.random.default_rng(seed), count, d, cond) * scale
@@ -61,7 +61,7 @@ def test_spd_inverse(engine, device, d, batch, dtype, power, cond, damping, seed
     seed=seeds,
 )
 def test_mini_blocks(
-    engine,
+    variant,
     device,
     d,
     counts,

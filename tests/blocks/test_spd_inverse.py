@@ -34,14 +34,14 @@ def check(A, dtype, damping=0.0, note=""):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_size(engine, device, dtype):
+def test_every_size(variant, device, dtype):
     for d in SIZES:
         A = ref.random_spd(np.random.default_rng(d), 17, d, cond=10)
         check(on(device, A, dtype), dtype, note=f"d={d}")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_batch_sizes_around_a_tile(engine, device, dtype):
+def test_batch_sizes_around_a_tile(variant, device, dtype):
     rng = np.random.default_rng(0)
     for d in (1, 2, 3, 4, 5, 9, 16, 33, 65):
         for count in (0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33):
@@ -56,7 +56,7 @@ def test_batch_shapes(backend, device, shape):
         check(on(device, A, "float32").reshape(*shape, d, d), "float32", note=f"d={d}")
 
 
-def test_size_one_is_the_reciprocal(engine, device):
+def test_size_one_is_the_reciprocal(variant, device):
     values = torch.tensor([1.0, 4.0, 16.0, 0.25, 64.0, 1024.0], device=device)
     inverse, info = mk.spd_inverse(values.reshape(-1, 1, 1))
     assert inverse.flatten().tolist() == [1.0, 0.25, 0.0625, 4.0, 2.0**-6, 2.0**-10]
@@ -64,7 +64,7 @@ def test_size_one_is_the_reciprocal(engine, device):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_by_hand(engine, device, dtype):
+def test_by_hand(variant, device, dtype):
     """Inverses small enough for pencil and paper, exact in binary."""
     kind = {"dtype": getattr(torch, dtype), "device": device}
     two = torch.tensor([[4.0, 2.0], [2.0, 2.0]], **kind)
@@ -96,7 +96,7 @@ def test_strided_inputs(backend, device):
             assert torch.equal(view, before), f"d={d}, {name}: the input was changed"
 
 
-def test_only_the_lower_triangle_is_read(engine, device):
+def test_only_the_lower_triangle_is_read(variant, device):
     for d in (2, 3, 4, 5, 8, 9, 11, 16, 17, 40, 65):
         for count in (16, 19):
             A = on(device, ref.random_spd(np.random.default_rng(d), count, d), "float32")
@@ -110,7 +110,7 @@ def test_only_the_lower_triangle_is_read(engine, device):
 
 
 @pytest.mark.parametrize(("dtype", "cond"), [("float32", 1e4), ("float32", 1e5), ("float64", 1e12)])
-def test_ill_conditioned(engine, device, dtype, cond):
+def test_ill_conditioned(variant, device, dtype, cond):
     for d in (2, 3, 9, 10, 13):
         limit = 0.4 / (4 * d * ref.EPS[dtype])
         A = ref.random_spd(np.random.default_rng(d), 33, d, min(cond, limit))
@@ -118,21 +118,21 @@ def test_ill_conditioned(engine, device, dtype, cond):
 
 
 @pytest.mark.parametrize("damping", [0.0, 1e-3, 0.5, 30.0])
-def test_damping(engine, device, damping):
+def test_damping(variant, device, damping):
     rng = np.random.default_rng(3)
     for d in (1, 4, 9, 25, 65):
         A = on(device, ref.random_spd(rng, 18, d), "float32")
         check(A, "float32", damping, note=f"d={d}")
 
 
-def test_damping_makes_a_singular_matrix_invertible(engine, device):
+def test_damping_makes_a_singular_matrix_invertible(variant, device):
     for d in (2, 9, 20):
         v = np.random.default_rng(4).standard_normal((17, d))
         A = v[:, :, None] * v[:, None, :]
         check(on(device, A, "float32"), "float32", 0.25, note=f"d={d}")
 
 
-def test_magnitudes(engine, device):
+def test_magnitudes(variant, device):
     """A scaled by a power of two gives exactly the inverse scaled by its reciprocal."""
     A = on(device, ref.random_spd(np.random.default_rng(5), 20, 9), "float32")
     plain, _ = mk.spd_inverse(A)
@@ -142,7 +142,7 @@ def test_magnitudes(engine, device):
         assert torch.equal(scaled * 2.0**power, plain), f"2^{power}"
 
 
-def test_the_result_is_contiguous(engine, device):
+def test_the_result_is_contiguous(variant, device):
     for d in (1, 2, 9, 64, 65):
         A = on(device, ref.random_spd(np.random.default_rng(6), 6, d), "float32")
         for view in (A, A.mT, A.reshape(2, 3, d, d).transpose(0, 1), A[0], A[:1]):

@@ -20,12 +20,12 @@ from tests.support.stride_checks import (
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=name_of)
 @pytest.mark.parametrize("d", SHAPES)
 @pytest.mark.parametrize("form", FORMS)
-def test_in_place(engine, device, form, d, dtype):
+def test_in_place(variant, device, form, d, dtype):
     check_in_place(device, form, SHAPES[d], d, dtype)
 
 
 @pytest.mark.parametrize("d", SHAPES)
-def test_the_same_as_contiguous(engine, device, d):
+def test_the_same_as_contiguous(variant, device, d):
     results = []
     for form in (lambda t: t, channels_last):
         blocks, params, grads, momenta = make(SHAPES[d], d, device=device)
@@ -37,20 +37,20 @@ def test_the_same_as_contiguous(engine, device, d):
         torch.testing.assert_close(one, other, rtol=16 * d * 2**-23, atol=d * 2**-23)
 
 
-def test_each_argument_alone(engine, device):
+def test_each_argument_alone(variant, device):
     check_each_argument_alone(device)
 
 
 @pytest.mark.parametrize("form", ["leading_window", "element_strided"])
-def test_what_lies_between_is_left_alone(engine, device, form):
+def test_what_lies_between_is_left_alone(variant, device, form):
     check_memory_between_elements_is_left_alone(device, form)
 
 
-def test_expanded_gradients(engine, device):
+def test_expanded_gradients(variant, device):
     check_expanded_gradients(device)
 
 
-def test_dimensions_of_size_one(engine, device):
+def test_dimensions_of_size_one(variant, device):
     """torch lets their strides be anything."""
     blocks, params, grads, momenta = make([(4, 1, 3, 3), (1, 5, 9)], 9, device=device)
     params[0] = params[0].as_strided((4, 1, 3, 3), (9, 1, 3, 1))

@@ -19,7 +19,7 @@ from tests.support.target_norm_checks import (
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=name_of)
 @pytest.mark.parametrize("inverse_dtype", [torch.float32, torch.bfloat16], ids=name_of)
-def test_against_float64(engine, device, dtype, inverse_dtype):
+def test_against_float64(variant, device, dtype, inverse_dtype):
     if dtype == torch.float64 and inverse_dtype == torch.bfloat16:
         pytest.skip("float64 parameters keep float64 inverses")
     for d in (1, 2, 9, 13, 66):
@@ -43,7 +43,7 @@ def test_against_float64(engine, device, dtype, inverse_dtype):
             )
 
 
-def test_the_norm_is_that_of_the_whole_parameter(engine, device):
+def test_the_norm_is_that_of_the_whole_parameter(variant, device):
     for d in (1, 9, 65):
         blocks, params, grads, momenta = make(shapes_of(d), d, device=device)
         blocks.update_(grads, beta=0.5)
@@ -57,30 +57,30 @@ def test_the_norm_is_that_of_the_whole_parameter(engine, device):
                 assert norm == pytest.approx(target, rel=4 * 2.0**-23), f"d={d}, tensor {i}"
 
 
-def test_one_value_for_all(engine, device):
+def test_one_value_for_all(variant, device):
     check_one_value_for_all(device)
 
 
-def test_a_zero_direction_moves_nothing_but_the_decay(engine, device):
+def test_a_zero_direction_moves_nothing_but_the_decay(variant, device):
     for d in (1, 9, 65):
         check_a_zero_direction(device, d)
 
 
-def test_a_target_of_zero(engine, device):
+def test_a_target_of_zero(variant, device):
     check_a_target_of_zero(device)
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-41])
-def test_a_direction_too_small_for_a_float32_scale(engine, device, size):
+def test_a_direction_too_small_for_a_float32_scale(variant, device, size):
     check_a_tiny_direction(device, size)
 
 
-def test_many_blocks(engine, device):
+def test_many_blocks(variant, device):
     check_many_blocks(device)
 
 
 @pytest.mark.parametrize("bytes_of_a_round", [1, 4 * 16 * 9 * 4])
-def test_rounds_change_nothing(engine, device, monkeypatch, bytes_of_a_round):
+def test_rounds_change_nothing(variant, device, monkeypatch, bytes_of_a_round):
     """Tensors are taken in rounds that share room: one by one, some at a time, or all at once."""
     results = []
     for room in (mbf_kernels.layout.ROUND_BYTES, bytes_of_a_round):

@@ -57,7 +57,7 @@ class Float64Run:
 @pytest.mark.parametrize("targeted", [False, True], ids=["plain", "targeted"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=name_of)
 @pytest.mark.parametrize("d", [1, 4, 9, 16, 65])
-def test_twenty_steps(engine, device, d, dtype, targeted):
+def test_twenty_steps(variant, device, d, dtype, targeted):
     shapes = [(count, d) for count in COUNTS]
     params = tensors(shapes, dtype, device, seed=1)
     momenta = [torch.zeros_like(p) for p in params]

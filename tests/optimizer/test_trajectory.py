@@ -89,7 +89,7 @@ def assert_moved(model, before):
         assert not torch.equal(p, old), f"{name} stayed where it was"
 
 
-VARIANTS = {
+OPTIONS = {
     "bare": {},
     "average of kernels": {"conv": "average"},
     "filters": {"conv": "filter"},
@@ -105,10 +105,10 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("graft", [None, "adam"])
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_every_kind_and_variant(backend, device, variant, graft):
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_kind_of_block_with_every_option(backend, device, name, graft):
     dtype, tolerance = precision(backend)
-    options = {"lr": 2e-3, "stats_every": 4, "inverse_every": 12} | VARIANTS[variant]
+    options = {"lr": 2e-3, "stats_every": 4, "inverse_every": 12} | OPTIONS[name]
     model = mixture(device, dtype)
     opt = MBF(model, graft=graft, **options)
     reference = Float64MBF(model, graft=graft, **options)
