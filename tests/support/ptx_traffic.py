@@ -26,7 +26,7 @@ static std::vector<Access> accesses;
 extern "C" u64 accesses_count() { return accesses.size(); }
 extern "C" const void* accesses_data() { return accesses.data(); }
 extern "C" void accesses_clear() { accesses.clear(); }
-template <int KIND> static inline u8* recorded(Ctx* c, u64 a, u64 n, u32 line) {
+template <int KIND> __attribute__((noinline)) static u8* recorded(Ctx* c, u64 a, u64 n, u32 line) {
   u32 program = c->ctaid[0] + c->nctaid[0] * (c->ctaid[1] + c->nctaid[1] * c->ctaid[2]);
   accesses.push_back({a, (u32)n, line, program, c->ltid, KIND, 0});
   return AG(c, a, n, line);
