@@ -44,6 +44,15 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("isa", _isas(), indirect=True)
 
 
+def pytest_collection_modifyitems(items):
+    """Slow tests come first.
+
+    A worker takes a whole module or class: a slow one that is started last keeps one worker busy
+    after all others have finished.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture
 def device(request):
     return torch.device(request.config.getoption("--device"))

@@ -4,6 +4,8 @@ import pytest
 
 from tests.support.cpp_build import LEVELS, check_program
 
+pytestmark = pytest.mark.slow
+
 
 def test_core(tmp_path):
     check_program(tmp_path, "test_core")

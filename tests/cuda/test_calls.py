@@ -9,7 +9,7 @@ from tests.support.block_checks import checked_fused_step, make
 from tests.support.cuda_on_cpu import CudaOnCpu
 from tests.support.operator_arguments import operator_arguments
 
-pytestmark = pytest.mark.cuda_ptx
+pytestmark = [pytest.mark.cuda_ptx, pytest.mark.slow]
 
 TYPICAL = (4, 9, 25)
 SENTINEL = -12345.0

@@ -50,7 +50,7 @@ from tests.support.target_norm_checks import (
     check_one_value_for_all,
 )
 
-pytestmark = pytest.mark.cuda_ptx
+pytestmark = [pytest.mark.cuda_ptx, pytest.mark.slow]
 
 CPU = torch.device("cpu")
 BRAIN, HALF, SINGLE = torch.bfloat16, torch.float16, torch.float32

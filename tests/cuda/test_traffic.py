@@ -5,11 +5,6 @@ import pytest
 from tests.support.child_process import Suite
 from tests.support.requirements import extension, nvcc, ptxcpu
 
-pytestmark = pytest.mark.cuda_ptx
+pytestmark = [pytest.mark.cuda_ptx, pytest.mark.slow]
 
-SUITE = Suite("cuda/traffic_suite.py", extension, nvcc, ptxcpu)
-
-
-@pytest.mark.parametrize(("suite", "name"), SUITE.cases())
-def test_traffic(suite, name):
-    suite.check(name)
+TestTraffic = Suite("cuda/traffic_suite.py", extension, nvcc, ptxcpu).test_class()

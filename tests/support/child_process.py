@@ -14,6 +14,7 @@ import textwrap
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -70,40 +71,35 @@ class Outcome:
 
 
 class Suite:
-    """A file of tests that runs in child processes; each of its functions is a case here.
+    """A file of tests that runs in a child process; each of its functions is a case here.
 
-    ``file`` is relative to tests/. Its functions are divided among ``parts`` processes, so that
-    workers can share a long suite. ``needs`` are functions of :mod:`tests.support.requirements`.
+    ``file`` is relative to tests/, ``needs`` are functions of :mod:`tests.support.requirements`.
+    ``share=(i, n)`` takes every n-th function, so that several workers can divide a long suite.
     The child's tests may skip for the reason ``may_skip`` only: any other skip is a failure.
-    Keywords are changes to the child's environment.
+    Other keywords are changes to the child's environment.
     """
 
-    def __init__(self, file, *needs, parts=1, may_skip=None, **environment):
-        self.file, self.needs, self.parts = file, needs, parts
+    def __init__(self, file, *needs, share=(0, 1), may_skip=None, **environment):
+        first, step = share
+        self.names = _test_functions(TESTS / file)[first::step]
+        self.file, self.needs = file, needs
         self.may_skip, self.environment = may_skip, environment
-        self.names = _test_functions(TESTS / file)
-        self._finished = {}  # part: (outcomes by function, output)
 
-    def cases(self, label=""):
-        """Parameters ``(suite, name)``, one per function; a worker takes all of a part."""
-        words = [*Path(self.file).with_suffix("").parts, *([label] if label else [])]
-        return [
-            pytest.param(
-                self,
-                name,
-                marks=pytest.mark.xdist_group("-".join([*words, str(self._part_of(name))])),
-                id=f"{label}-{name}" if label else name,
-            )
-            for name in self.names
-        ]
+    def test_class(self):
+        """A class with a case for each function. A class is not divided among workers."""
+        suite = self
+
+        class Cases:
+            @pytest.mark.parametrize("name", suite.names)
+            def test(self, name):
+                suite.check(name)
+
+        return Cases
 
     def check(self, name):
         """Passes, fails or skips as the function did in the child."""
         require(*self.needs)
-        part = self._part_of(name)
-        if part not in self._finished:
-            self._finished[part] = self._run([n for n in self.names if self._part_of(n) == part])
-        outcomes, output = self._finished[part]
+        outcomes, output = self._finished
         assert name in outcomes, f"{name} did not run:\n{output[-SHOWN:]}"
         outcome = outcomes[name]
         unexpected = [reason for reason in outcome.skips if reason != self.may_skip]
@@ -111,15 +107,14 @@ class Suite:
         if outcome.skips:
             pytest.skip(self.may_skip)
 
-    def _part_of(self, name):
-        return self.names.index(name) % self.parts
-
-    def _run(self, names):
+    @cached_property
+    def _finished(self):
+        """``(outcomes by function, output)`` of the child, which runs at the first use."""
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "report.xml"
             command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-x"]
             command += ["-W", "ignore::RuntimeWarning", f"--junitxml={report}"]
-            command += [f"{TESTS / self.file}::{name}" for name in names]
+            command += [f"{TESTS / self.file}::{name}" for name in self.names]
             done = run(command, **self.environment)
             outcomes = _outcomes(report) if report.exists() else {}
             return outcomes, done.stdout + done.stderr

@@ -5,11 +5,12 @@ import pytest
 from tests.support.child_process import Suite
 from tests.support.requirements import triton
 
-pytestmark = pytest.mark.triton_interpreter
-
-SUITE = Suite("triton/interpreter_suite.py", triton, parts=2, TRITON_INTERPRET="1")
+pytestmark = [pytest.mark.triton_interpreter, pytest.mark.slow]
 
 
-@pytest.mark.parametrize(("suite", "name"), SUITE.cases())
-def test_in_the_interpreter(suite, name):
-    suite.check(name)
+def half(i):
+    return Suite("triton/interpreter_suite.py", triton, share=(i, 2), TRITON_INTERPRET="1")
+
+
+TestFirstHalf = half(0).test_class()
+TestSecondHalf = half(1).test_class()

@@ -8,9 +8,7 @@ import pytest
 from tests.support.child_process import Suite
 from tests.support.requirements import ptxcpu, triton
 
-pytestmark = pytest.mark.triton_ptx
-
-ARCHITECTURES = (80, 75, 90)
+pytestmark = [pytest.mark.triton_ptx, pytest.mark.slow]
 
 
 def compiled_for(architecture):
@@ -24,17 +22,7 @@ def compiled_for(architecture):
     )
 
 
-@pytest.mark.parametrize(
-    ("suite", "name"),
-    [case for sm in ARCHITECTURES for case in compiled_for(sm).cases(f"sm_{sm}")],
-)
-def test_compiled(suite, name):
-    suite.check(name)
-
-
-TRAFFIC = Suite("triton/traffic_suite.py", triton, ptxcpu, TRITON_INTERPRET="0")
-
-
-@pytest.mark.parametrize(("suite", "name"), TRAFFIC.cases())
-def test_traffic(suite, name):
-    suite.check(name)
+TestSm80 = compiled_for(80).test_class()
+TestSm75 = compiled_for(75).test_class()
+TestSm90 = compiled_for(90).test_class()
+TestTraffic = Suite("triton/traffic_suite.py", triton, ptxcpu, TRITON_INTERPRET="0").test_class()

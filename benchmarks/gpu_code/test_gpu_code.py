@@ -4,75 +4,87 @@ Bounds are what the compilers made of the code, with a little room for other ver
 that grows past one is slower on every card; raise a bound only with a reason.
 """
 
+from __future__ import annotations
+
 import multiprocessing
 import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("triton", reason="Triton's wheel carries the tools that read machine code")
 
-from benchmarks.gpu_code import report, sass, triton_cache
-from benchmarks.gpu_code.cards import occupancy
-from benchmarks.gpu_code.rows import Row, cuda_rows, triton_rows
-from benchmarks.gpu_code.triton_kernels import kernels
-from benchmarks.micro import byte_model
+from ..micro import byte_model
+from . import report, sass, triton_cache
+from .cards import occupancy
+from .rows import Row, cuda_rows, triton_rows
+from .triton_kernels import kernels
 
 FLOPS_OF_NINE = byte_model.inverse_flops(9)
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def cuda():
+def cuda() -> list[Row]:
     return list(cuda_rows(["sm_80"], [4, 9, 16]))
 
 
 @pytest.fixture(scope="module")
-def triton():
+def triton() -> list[Row]:
     passes = ["update", "invert", "step", "update, step", "update, invert, step"]
     chosen = [*kernels([9], passes), *kernels([25], ["step", "update, invert, step"])]
     return list(triton_rows(["sm_80"], dict.fromkeys(chosen)))
 
 
-def only(rows, operation, d):
+def only(rows: Sequence[Row], operation: str, d: int) -> Row:
     (row,) = [r for r in rows if r.operation == operation and d in r.block_sizes]
     return row
 
 
-def check_blocks_of_nine(rows, most_instructions):
+def code_of(row: Row) -> sass.MachineCode:
+    assert row.code is not None
+    return row.code
+
+
+def check_blocks_of_nine(rows: Sequence[Row], most_instructions: Mapping[str, int]) -> None:
     """Room for half of the threads, and no more code than recorded."""
     for operation, instructions in most_instructions.items():
         row = only(rows, operation, 9)
         assert row.registers <= 64, operation
         assert row.occupancy >= 0.5, operation
-        assert sum(row.code.opcodes.values()) <= instructions, operation
+        assert sum(code_of(row).opcodes.values()) <= instructions, operation
 
 
 @needs_nvcc
-def test_no_cuda_kernel_spills(cuda):
+def test_no_cuda_kernel_spills(cuda: list[Row]) -> None:
     assert len(cuda) == 2 + 3 * 3
-    assert [r for r in cuda if r.spill_bytes or r.code.spill_instructions] == []
+    assert [r for r in cuda if r.spill_bytes or code_of(r).spill_instructions] == []
 
 
 @needs_nvcc
-def test_cuda_blocks_of_nine(cuda):
+def test_cuda_blocks_of_nine(cuda: list[Row]) -> None:
     dense = only(cuda, "spd_inverse", 9)
-    assert FLOPS_OF_NINE * 0.9 < dense.code.flops <= 1.05 * FLOPS_OF_NINE
+    assert FLOPS_OF_NINE * 0.9 < code_of(dense).flops <= 1.05 * FLOPS_OF_NINE
     check_blocks_of_nine(cuda, {"step": 3_600, "update, inverse, step: any of them": 5_150})
 
 
-def test_no_triton_kernel_spills(triton):
+def test_no_triton_kernel_spills(triton: list[Row]) -> None:
     assert len(triton) == 1 + (1 + 5) + (1 + 2)
-    assert [r for r in triton if r.spill_bytes or r.code.spill_instructions] == []
+    assert [r for r in triton if r.spill_bytes or code_of(r).spill_instructions] == []
 
 
-def test_triton_blocks_of_nine(triton):
+def test_triton_blocks_of_nine(triton: list[Row]) -> None:
     inverse = only(triton, "inverse", 9)
     assert inverse.straight
-    assert FLOPS_OF_NINE * 0.9 < inverse.code.flops <= 1.05 * FLOPS_OF_NINE
-    # The triangle once in and once out, and a few numbers that are the tile's.
+    code = code_of(inverse)
+    assert FLOPS_OF_NINE * 0.9 < code.flops <= 1.05 * FLOPS_OF_NINE
+    # The triangle once in and once out, and a few values per tile.
     triangle = byte_model.triangle_bytes(9)
-    assert triangle <= inverse.code.load_bytes <= triangle + 24
-    assert triangle <= inverse.code.store_bytes <= triangle + 8
+    assert triangle <= code.load_bytes <= triangle + 24
+    assert triangle <= code.store_bytes <= triangle + 8
     instructions = {
         "update": 700,
         "inverse": 920,
@@ -83,13 +95,13 @@ def test_triton_blocks_of_nine(triton):
     check_blocks_of_nine(triton, instructions)
 
 
-def test_triton_blocks_of_twenty_five(triton):
+def test_triton_blocks_of_twenty_five(triton: list[Row]) -> None:
     for operation, registers in {"step": 64, "update, inverse, step": 96}.items():
         assert only(triton, operation, 25).registers <= registers, operation
 
 
-def test_an_interrupted_run_keeps_what_it_has_and_ends_its_compilers(tmp_path):
-    def interrupt(_, done, __):
+def test_an_interrupted_run_keeps_what_it_has_and_ends_its_compilers(tmp_path: Path) -> None:
+    def interrupt(_: str, done: int, __: int) -> None:
         if done:
             raise KeyboardInterrupt
 
@@ -100,12 +112,9 @@ def test_an_interrupted_run_keeps_what_it_has_and_ends_its_compilers(tmp_path):
     assert 1 <= len(list(tmp_path.glob("*.json"))) < len(chosen)
 
 
-def test_spills_would_be_seen(tmp_path):
+@needs_nvcc
+def test_spills_would_be_seen(tmp_path: Path) -> None:
     """A kernel with an array too large for registers."""
-    if shutil.which("nvcc") is None:
-        pytest.skip("no nvcc on PATH")
-    import subprocess
-
     source = tmp_path / "spill.cu"
     source.write_text(
         'extern "C" __global__ void k(float* x, int n) { float a[64];'
@@ -131,11 +140,13 @@ def test_spills_would_be_seen(tmp_path):
         ("sm_80", 255, 1024, 0, 0.0),  # does not fit at all
     ],
 )
-def test_occupancy(architecture, registers, threads, shared, expected):
+def test_occupancy(
+    architecture: str, registers: int, threads: int, shared: int, expected: float
+) -> None:
     assert occupancy(architecture, registers, threads, shared) == pytest.approx(expected)
 
 
-def test_a_page_keeps_what_is_around_the_tables(tmp_path):
+def test_a_page_keeps_what_is_around_the_tables(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"# Title\n{report.BEGIN}\nold\n{report.END}\nafter\n")
     report.write(page, "new")
@@ -149,7 +160,7 @@ def test_a_page_keeps_what_is_around_the_tables(tmp_path):
         report.write(page, "new")
 
 
-def test_tables():
+def test_tables() -> None:
     code = sass.MachineCode("k", 40, 0, 0)
     code.opcodes.update({"FFMA": 3, "FMUL.FTZ": 2, "LDG.E.128": 2, "STG.E": 1, "LDG.E.U16": 1})
     assert code.flops == 8
