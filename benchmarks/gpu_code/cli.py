@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from ..progress import progress_bar
+from ..common.progress import progress_bar
 from . import report
 from .cards import AMD_ARCHITECTURES, ARCHITECTURES
 from .rows import AmdRow, Row, amd_rows, cuda_rows, triton_rows

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton's wheel carries the tools that read machine code")
 
-from ..micro import byte_model
+from ..common import byte_model
 from . import report, sass, triton_cache
 from .cards import occupancy
 from .rows import Row, cuda_rows, triton_rows

@@ -1,13 +1,13 @@
 """The memory that the compiled CUDA kernels for blocks of nine move. Run by ``test_traffic.py``.
 
-Against the byte model that all kernels are compared by: every number of a block once, in whole
-sectors of memory. Pointers and numbers of a call come with the launch, not from memory.
+Against the byte model that all kernels are compared by: every element of a block once, in whole
+sectors of memory. Launch parameters do not count.
 """
 
 import pytest
 import torch
 
-from benchmarks.micro import byte_model
+from benchmarks.common import byte_model
 from tests.support import ptx_traffic
 from tests.support.block_checks import make
 from tests.support.ptx_traffic import LOAD, SECTOR, STORE

@@ -1,7 +1,7 @@
 """What the compiled Triton kernels for blocks of nine move. Run by ``test_ptx.py``.
 
-Against the byte model that all kernels are compared by: every number of a block once, in whole
-sectors of memory. What a program reads beside its blocks is stated to the byte.
+Against the byte model that all kernels are compared by: every element of a block once, in whole
+sectors of memory. Everything else that a program reads is stated to the byte.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import mbf_kernels as mk
-from benchmarks.micro import byte_model
+from benchmarks.common import byte_model
 from tests.support import ptx_traffic
 from tests.support.block_checks import make
 from tests.support.ptx_traffic import LOAD, SECTOR, STORE
@@ -40,7 +40,7 @@ def case(request):
         yield blocks, params, grads, momenta
 
 
-def inverse_number(blocks):
+def inverse_element(blocks):
     return blocks._state.inverse.element_size()
 
 
@@ -84,23 +84,23 @@ def test_invert(case):
     blocks.invert_(damping=0.5)
     (traffic,) = launches
     check_tiles(traffic, blocks._state.stats, TRIANGLE, 0)
-    number = inverse_number(blocks)
-    check_tiles(traffic, blocks._state.inverse, 0, byte_model.triangle_bytes(D, number))
+    element = inverse_element(blocks)
+    check_tiles(traffic, blocks._state.inverse, 0, byte_model.triangle_bytes(D, element))
     # The item, but for its place in tensors, and the damping; which pivot failed, of every block.
-    check_total(traffic, byte_model.inverse_bytes(D, number) + 4, ITEM - 4 + 8)
+    check_total(traffic, byte_model.inverse_bytes(D, element) + 4, ITEM - 4 + 8)
 
 
 def test_step(case):
     blocks, params, grads, momenta = case
     blocks.step_(params, grads, momenta, lr=0.1)
     (traffic,) = launches
-    number = inverse_number(blocks)
-    check_tiles(traffic, blocks._state.inverse, byte_model.triangle_bytes(D, number), 0)
+    element = inverse_element(blocks)
+    check_tiles(traffic, blocks._state.inverse, byte_model.triangle_bytes(D, element), 0)
     check(traffic, grads, VECTOR, 0)
     check(traffic, momenta, VECTOR, VECTOR)
     check(traffic, params, VECTOR, VECTOR)
     # The item and three addresses.
-    check_total(traffic, byte_model.step_bytes(D, number), ITEM + 3 * 8)
+    check_total(traffic, byte_model.step_bytes(D, element), ITEM + 3 * 8)
 
 
 def test_everything(case):
@@ -108,9 +108,9 @@ def test_everything(case):
     blocks, params, grads, momenta = case
     blocks.fused_step_(params, grads, momenta, lr=0.1, beta=0.5, damping=0.5)
     (traffic,) = launches
-    number = inverse_number(blocks)
-    triangle = byte_model.triangle_bytes(D, number)
-    model = byte_model.fused_bytes(D, number) + triangle
+    element = inverse_element(blocks)
+    triangle = byte_model.triangle_bytes(D, element)
+    model = byte_model.fused_bytes(D, element) + triangle
     check_total(traffic, model + 4, ITEM + 3 * 8 + 8, tallies=8 + 16)
     check(traffic, momenta, VECTOR, VECTOR)
     check(traffic, params, VECTOR, VECTOR)
@@ -131,7 +131,7 @@ def test_a_program_of_few_blocks_touches_no_others(case):
 
 
 def test_partly_used_sectors_would_be_seen():
-    """Two warps, of which one reads every number and one every other."""
+    """Two warps: one reads contiguous elements, the other every second one."""
     accesses = np.zeros(64, ptx_traffic.RECORD)
     accesses["thread"] = np.arange(64)
     accesses["bytes"] = 4

@@ -1,4 +1,4 @@
-"""The timers; that of CUDA with a card made of paper."""
+"""The timers; that of CUDA on a fake device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from .timing import CpuTimer, CudaTimer, timer_for
 
 
-class PaperEvent:
+class FakeEvent:
     """Ten units of time pass between the recording of one event and that of the next."""
 
     log: list[str]
@@ -20,19 +20,19 @@ class PaperEvent:
         assert enable_timing
 
     def record(self) -> None:
-        PaperEvent.clock += 10
-        self.time = PaperEvent.clock
-        PaperEvent.log.append("event")
+        FakeEvent.clock += 10
+        self.time = FakeEvent.clock
+        FakeEvent.log.append("event")
 
-    def elapsed_time(self, end: PaperEvent) -> float:
-        assert PaperEvent.log[-1] == "synchronize"
+    def elapsed_time(self, end: FakeEvent) -> float:
+        assert FakeEvent.log[-1] == "synchronize"
         return end.time - self.time
 
 
-def test_every_call_on_a_card_finds_a_cold_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_cuda_call_starts_with_a_cold_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
-    monkeypatch.setattr(PaperEvent, "log", log, raising=False)
-    monkeypatch.setattr(torch.cuda, "Event", PaperEvent)
+    monkeypatch.setattr(FakeEvent, "log", log, raising=False)
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: log.append("synchronize"))
     properties = SimpleNamespace(L2_cache_size=1 << 10)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)

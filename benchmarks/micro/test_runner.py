@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from . import byte_model, torch_contenders
-from .problem import PERIOD, Problem
+from ..common.problem import PERIOD, Problem
+from . import torch_contenders
 from .runner import admit
 
 PROBLEM = Problem(5, PERIOD + 100, torch.device("cpu"))
@@ -47,12 +47,3 @@ def test_a_failure_is_a_row_and_not_the_end_of_the_run() -> None:
 
     measurement = admit(replace(torch_contenders.inverse(PROBLEM), run=run))
     assert measurement.problem == "RuntimeError: no compiler"
-
-
-@pytest.mark.parametrize("d", [1, 4, 9, 25])
-def test_byte_model(d: int) -> None:
-    assert byte_model.ema_bytes(d) == 4 * d * d + 8 * d
-    assert byte_model.inverse_bytes(d) == 4 * d * d + 4 * d
-    assert byte_model.step_bytes(d) == 2 * d * d + 22 * d
-    assert byte_model.step_bytes(d, inverse_number=2) == d * d + 21 * d
-    assert byte_model.adamw_bytes(d) == 28 * d
