@@ -1,4 +1,4 @@
-"""Wrong arguments: the exception, its words, and that nothing was written before it."""
+"""Wrong arguments: the exception, its message, and that nothing was written before it."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_number_of_tensors(scene, name):
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_number_of_numbers(scene, name):
+def test_number_of_elements(scene, name):
     first, second = getattr(scene, name)
     d = scene.blocks.block_size
     wrong = [first, second[:-1]]

@@ -39,7 +39,7 @@ def test_gradients_in_written_memory(scene, written):
 
 
 def test_partial_overlap(scene):
-    """One number shared is enough."""
+    """One shared element is enough."""
     n = scene.params[1].numel()
     memory = torch.zeros(2 * n - 1, device=scene.blocks.device)
     params, momenta = memory[:n], memory[n - 1 :]
@@ -92,7 +92,7 @@ def read_only(path, count):
 @pytest.fixture
 def read_only_file(tmp_path, device, extension):
     if device.type != "cpu":
-        pytest.skip("read-only memory maps are a matter of the CPU")
+        pytest.skip("memory maps are CPU memory")
     path = tmp_path / "numbers"
     np.full(17 * 65, 2.0, dtype=np.float32).tofile(path)
     return path

@@ -12,7 +12,7 @@ import mbf_kernels as mk
 from tests.support.block_checks import make, name_of, tensors
 
 THREADS = (1, 2, 3, 4)
-# Many times the work below which a second thread is not asked, and no multiple of any thread count.
+# Far above the work at which a second thread is used, and no multiple of any thread count.
 COUNTS = {1: (30001, 17), 9: (4001, 0, 1777), 25: (701, 33), 40: (131, 2), 65: (23, 4), 90: (11,)}
 SMALL, LARGE = [1, 9, 25, 40], [65, 90]
 
@@ -86,7 +86,7 @@ def test_short_formats(isa, device, threads, d):
 
 @pytest.mark.parametrize("d", [9, 25])
 def test_a_block_does_not_depend_on_its_neighbours(isa, device, threads, d):
-    """The same block gives the same bits wherever it stands, and whoever is beside it."""
+    """A block gives the same bits at every position and with any neighbours."""
     v = tensors([(COUNTS[d][0], d)], device=device)[0]
     A = v[:, :, None] * v[:, None, :] + torch.eye(d, device=device)
     threads(2)
@@ -120,9 +120,9 @@ def own_and_other_time(run):
     reason="the system does not tell the processor time of threads",
 )
 @pytest.mark.parametrize("operation", ["spd_inverse", "update_", "invert_", "step_", "fused_step_"])
-def test_two_threads_are_two(extension, device, threads, operation):
+def test_the_second_thread_does_its_share(extension, device, threads, operation):
     if device.type != "cpu":
-        pytest.skip("a matter of the CPU kernels")
+        pytest.skip("of the CPU kernels only")
     d, count = 9, 40000
     blocks, params, grads, momenta = make([(count, d)], d)
     A = 4 * torch.eye(d).expand(count, d, d).contiguous()
@@ -148,10 +148,10 @@ def test_two_threads_are_two(extension, device, threads, operation):
     assert others > 0.15 * serial
 
 
-def test_the_state_beyond_the_cache(extension, device, threads):
-    """Large enough for P to be written past the cache: the same bits as in small pieces."""
+def test_a_state_larger_than_the_cache(extension, device, threads):
+    """A state so large that P bypasses the cache gives the same bits as small pieces."""
     if device.type != "cpu":
-        pytest.skip("a matter of the CPU kernels")
+        pytest.skip("of the CPU kernels only")
     d, numbers = 25, 25 * 26 // 2
     cache = extension.last_level_cache_bytes()
     count = int(1.05 * cache) // (numbers * 8) + 17

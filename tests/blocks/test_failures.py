@@ -1,4 +1,4 @@
-"""Failure is data: a bad block says at which pivot, and disturbs nothing else by a single bit."""
+"""Failure is data: a bad block reports its failing pivot and changes no other block by a bit."""
 
 import numpy as np
 import pytest

@@ -196,7 +196,7 @@ def test_the_identity_before_the_first_inversion(variant, device):
 
 
 def test_by_hand(variant, device):
-    """One block of two numbers, every figure exact in binary."""
+    """One block of two elements, computed by hand; every value is exact in binary."""
     w = torch.tensor([1.0, 2.0], device=device)
     g = torch.tensor([2.0, 2.0], device=device)
     m = torch.tensor([4.0, 0.0], device=device)

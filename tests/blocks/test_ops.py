@@ -1,4 +1,4 @@
-"""The operators in torch.ops.mbf_kernels: schemas, tracing, and their own argument checks."""
+"""The operators in torch.ops.mbf_kernels: schemas, tracing, argument checks."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def operator(name):
 @pytest.fixture(autouse=True)
 def _on_cpu(extension, device):
     if device.type != "cpu":
-        pytest.skip("the operators have CPU kernels only")
+        pytest.skip("these tests call the operators with CPU tensors")
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (17, 9, 9), (2, 0, 4, 4), (2, 3, 1, 1)])
@@ -161,8 +161,8 @@ BAD = [
 ]
 
 
-def test_too_little_room_for_directions():
-    """Room for the largest tensor will do, less will not."""
+def test_a_buffer_that_is_too_small_for_the_directions():
+    """The buffer has to hold the largest tensor."""
     arguments = operator_arguments("step_", targets=True)
     arguments["directions"] = torch.zeros(1, TILE, 9)
     with pytest.raises(RuntimeError, match="directions: expected room for 2 tiles or more, got 1"):

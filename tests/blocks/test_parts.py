@@ -47,5 +47,5 @@ def test_target_norms_of_adams_step(variant, device, dtype, d):
     check_target_norms_of_adams_step(device, dtype, d)
 
 
-def test_bad_blocks_do_not_count_in_what_neighbours_share(variant, device):
+def test_bad_blocks_are_left_out_of_sums(variant, device):
     check_bad_blocks_are_left_out_of_sums(device)

@@ -65,7 +65,7 @@ def test_size_one_is_the_reciprocal(variant, device):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_by_hand(variant, device, dtype):
-    """Inverses small enough for pencil and paper, exact in binary."""
+    """Inverses computed by hand, exact in binary."""
     kind = {"dtype": getattr(torch, dtype), "device": device}
     two = torch.tensor([[4.0, 2.0], [2.0, 2.0]], **kind)
     assert mk.spd_inverse(two)[0].tolist() == [[0.5, -0.5], [-0.5, 1.0]]

@@ -115,7 +115,7 @@ def test_loading_what_does_not_fit(backend, device, name):
 
 @pytest.mark.parametrize(("dtype", "inverse_dtype"), KINDS, ids=name_of)
 def test_bytes_of_state(backend, device, dtype, inverse_dtype):
-    """T numbers of G and T of P a block, plus less than a tile and one info a place per tensor."""
+    """Per block T elements of G and of P and one info; padding is less than a tile per tensor."""
     for d in (1, 9, 64, 65):
         blocks, *_ = make(shapes_of(d), d, dtype, device, inverse_dtype)
         number = 8 if dtype == torch.float64 else 4

@@ -42,7 +42,7 @@ def test_each_argument_alone(variant, device):
 
 
 @pytest.mark.parametrize("form", ["leading_window", "element_strided"])
-def test_what_lies_between_is_left_alone(variant, device, form):
+def test_memory_between_elements_is_left_alone(variant, device, form):
     check_memory_between_elements_is_left_alone(device, form)
 
 

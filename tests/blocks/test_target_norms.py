@@ -1,4 +1,4 @@
-"""The rescaled step: P M of each whole parameter takes the norm it is told."""
+"""The rescaled step: P M of each whole parameter is scaled to a given norm."""
 
 import pytest
 import torch
@@ -52,7 +52,7 @@ def test_the_norm_is_that_of_the_whole_parameter(variant, device):
         blocks.step_(zeros, grads, momenta, lr=1.0, target_norms=TARGETS)
         for i, (moved, target) in enumerate(zip(zeros, TARGETS.tolist(), strict=True)):
             if COUNTS[i]:
-                # Every number is rounded once more after the exact rescaling.
+                # Every element is rounded once more after the exact rescaling.
                 norm = moved.double().norm().item()
                 assert norm == pytest.approx(target, rel=4 * 2.0**-23), f"d={d}, tensor {i}"
 
@@ -81,7 +81,7 @@ def test_many_blocks(variant, device):
 
 @pytest.mark.parametrize("bytes_of_a_round", [1, 4 * 16 * 9 * 4])
 def test_rounds_change_nothing(variant, device, monkeypatch, bytes_of_a_round):
-    """Tensors are taken in rounds that share room: one by one, some at a time, or all at once."""
+    """Tensors are processed in rounds that share a buffer: one by one, several, or all at once."""
     results = []
     for room in (mbf_kernels.layout.ROUND_BYTES, bytes_of_a_round):
         monkeypatch.setattr(mbf_kernels.layout, "ROUND_BYTES", room)
@@ -106,8 +106,8 @@ def test_rounds_change_nothing(variant, device, monkeypatch, bytes_of_a_round):
         assert torch.equal(whole, in_rounds)
 
 
-def test_room_is_kept_for_the_largest_tensor_only(device):
-    """On a CPU what a rescaled step adds to the state does not grow with the number of tensors."""
+def test_the_buffer_is_as_large_as_the_largest_tensor(device):
+    """On a CPU the buffer of a rescaled step does not grow with the number of tensors."""
     if device.type != "cpu":
         pytest.skip("a GPU takes all tensors at once")
     sizes = []

@@ -11,6 +11,14 @@ from tests.support.block_checks import as_blocks, name_of, tensors
 STEPS = 20
 COUNTS = (19, 1, 32)
 LR, MOMENTUM, DECAY, BETA, DAMPING = 0.02, 0.8, 0.1, 0.7, 0.4
+OPTIONS = {
+    "lr": LR,
+    "momentum": MOMENTUM,
+    "weight_decay": DECAY,
+    "beta": BETA,
+    "damping": DAMPING,
+    "debias": True,
+}
 
 
 class Float64Run:
@@ -71,12 +79,7 @@ def test_twenty_steps(variant, device, d, dtype, targeted):
             params,
             grads,
             momenta,
-            lr=LR,
-            momentum=MOMENTUM,
-            weight_decay=DECAY,
-            beta=BETA,
-            damping=DAMPING,
-            debias=True,
+            **OPTIONS,
             target_norms=targets,
             update=update,
             invert=invert,
@@ -93,7 +96,7 @@ def test_twenty_steps(variant, device, d, dtype, targeted):
 
 @pytest.mark.parametrize("d", [9, 65])
 def test_changing_the_backend_in_between(extension, device, d):
-    """Every backend goes on from the state the other left."""
+    """Every backend continues from the state that the other left."""
     if device.type != "cpu":
         pytest.skip("the CPU kernels serve CPU tensors")
     shapes = [(count, d) for count in COUNTS]
@@ -108,12 +111,7 @@ def test_changing_the_backend_in_between(extension, device, d):
                 params,
                 grads,
                 momenta,
-                lr=LR,
-                momentum=MOMENTUM,
-                weight_decay=DECAY,
-                beta=BETA,
-                damping=DAMPING,
-                debias=True,
+                **OPTIONS,
             )
         for run, grad in zip(runs, as_blocks(grads, d), strict=True):
             run.step(grad, True, True, None)

@@ -1,4 +1,4 @@
-"""The calls of the CUDA backend: what comes from the device, how many launches, where it writes."""
+"""Calls of the CUDA backend: values read on the device, number of launches, memory written."""
 
 import itertools
 
@@ -49,7 +49,7 @@ def zero_padding(state, counts):
 @pytest.mark.parametrize("decisions", [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 1.0)], ids=str)
 @pytest.mark.parametrize("relative", [False, True], ids=["absolute", "relative"])
 @pytest.mark.parametrize("d", TYPICAL)
-def test_controls_replace_what_the_host_says(cuda, d, relative, decisions, targets):
+def test_controls_replace_the_host_values(cuda, d, relative, decisions, targets):
     update, invert = decisions
     shown = fresh("fused_step_", d=d, targets=targets) | {"relative": relative}
     tiles = shown["update"]
@@ -82,7 +82,7 @@ class OnDevice(torch.Tensor):
 @pytest.mark.parametrize("relative", [False, True], ids=["absolute", "relative"])
 @pytest.mark.parametrize("values", [[2.0], [0.5, 3.0]], ids=["one", "each"])
 def test_damping_on_the_device(cuda, values, relative):
-    # The traces of these tallies are a few thousandths of a number.
+    # The traces in these tallies are a few thousandths of one.
     damping = torch.tensor(values, dtype=torch.float64) * (1000.0 if relative else 1.0)
     results = []
     for given in (damping, damping.as_subclass(OnDevice)):
@@ -104,7 +104,7 @@ def test_the_order_of_threads_does_not_matter(cuda, d, order):
 
 
 def guarded(tensor):
-    """The same numbers inside a larger buffer of sentinels, and that buffer."""
+    """A copy inside a larger buffer of sentinels, and that buffer."""
     room = 64
     whole = torch.full((tensor.numel() + 2 * room,), SENTINEL).to(tensor.dtype)
     inside = whole[room : room + tensor.numel()].view(tensor.shape)

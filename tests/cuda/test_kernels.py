@@ -1,6 +1,6 @@
 """The CUDA kernels, compiled by nvcc and executed on the CPU, against the checks of all backends.
 
-Every launch runs with checks of bounds, alignment and shared-memory races (tests/cuda_on_cpu.py).
+Every launch runs with checks of bounds, alignment and shared-memory races.
 """
 
 import numpy as np
@@ -170,7 +170,7 @@ def test_a_bad_gradient_spoils_only_its_own_block(cuda_backend, d, value):
     check_a_bad_gradient(CPU, value, d)
 
 
-def test_bad_blocks_do_not_count_in_what_neighbours_share(cuda_backend):
+def test_bad_blocks_are_left_out_of_sums(cuda_backend):
     check_bad_blocks_are_left_out_of_sums(CPU)
 
 

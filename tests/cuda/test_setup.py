@@ -1,4 +1,4 @@
-"""What the build says about CUDA, and what the CPU operators say about a device's arguments."""
+"""A build that requires CUDA, and operators of the CPU with arguments that only a device takes."""
 
 import sys
 
@@ -11,7 +11,7 @@ from tests.support.operator_arguments import operator_arguments
 from tests.support.paths import ROOT
 
 
-def test_cuda_is_insisted_on_where_it_cannot_be_built(tmp_path):
+def test_requiring_cuda_without_a_cuda_build_of_torch_is_an_error(tmp_path):
     if torch.version.cuda is not None:
         pytest.skip("this torch is a CUDA build")
     if not (ROOT / "setup.py").exists():

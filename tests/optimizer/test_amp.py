@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from mbf_optim import MBF
+from tests.support.networks import classifier, image_batches
 from tests.support.optimizer_checks import (
     GRAFTS,
     SCHEDULE,
@@ -18,22 +19,16 @@ from tests.support.optimizer_checks import (
 STEPS = 6
 
 
-def classifier(device):
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10)
-    ).to(device)
+def model_of(device):
+    return classifier(device, nn.BatchNorm2d(3), nn.ReLU(), classes=10)
 
 
 def batch(device, step):
-    generator = torch.Generator().manual_seed(step)
-    images = torch.randn(16, 1, 8, 8, generator=generator)
-    labels = torch.randint(10, (16,), generator=generator)
-    return images.to(device), labels.to(device)
+    return image_batches(device, 1, size=16, classes=10, seed=step)[0]
 
 
 def train(device, graft, scaler=None, unscale_first=False, **options):
-    model = classifier(device)
+    model = model_of(device)
     opt = MBF(model, graft=graft, **SCHEDULE, **options)
     for step in range(STEPS):
         opt.zero_grad()
@@ -67,7 +62,7 @@ def test_scaled_gradients_do_not_scale_the_statistics(device, graft, unscale_fir
 
 @GRAFTS
 def test_a_step_that_overflowed_is_skipped(device, graft):
-    model = classifier(device)
+    model = model_of(device)
     opt = MBF(model, graft=graft, **SCHEDULE)
     scaler = scaler_for(device, 2.0**10)
     for step in range(3):
@@ -87,10 +82,10 @@ def test_a_step_that_overflowed_is_skipped(device, graft):
 
 
 def test_sampled_labels_with_scaled_gradients(device):
-    """The second backward pass is scaled too, and ``curvature`` is told by how much."""
+    """The second backward pass is scaled too, and ``curvature`` gets the scale."""
     states = []
     for scale in (1.0, 2.0**8):
-        model = classifier(device)
+        model = model_of(device)
         opt = MBF(model, graft="adam", fisher="true", **SCHEDULE)
         scaler = scaler_for(device, scale)
         for step in range(STEPS):
@@ -112,7 +107,7 @@ def test_sampled_labels_with_scaled_gradients(device):
 @GRAFTS
 def test_training_under_autocast(device, graft):
     """Parameters, gradients and state stay in float32, and the loss goes down."""
-    model = classifier(device)
+    model = model_of(device)
     lr = 1e-2 if graft else 1e-4
     opt = MBF(model, lr=lr, graft=graft)
     images, labels = batch(device, 0)
@@ -137,7 +132,7 @@ def test_a_step_inside_autocast(device, graft):
     """Autocast must not reach the optimizer's own products."""
     results = []
     for enabled in (False, True):
-        model = classifier(device)
+        model = model_of(device)
         opt = MBF(model, graft=graft, conv="filter", **SCHEDULE)
         for step in range(STEPS):
             opt.zero_grad()

@@ -1,4 +1,4 @@
-"""Saving, loading and copying: a run goes on to the same bits."""
+"""Saving, loading and copying: a resumed run gives the same bits."""
 
 import copy
 import io
@@ -11,6 +11,12 @@ from torch import nn
 
 import mbf_kernels as mk
 from mbf_optim import MBF
+from tests.support.networks import (
+    gradients,
+    network,
+    step_both,
+    take_steps,
+)
 from tests.support.optimizer_checks import (
     GRAFTS,
     SCHEDULE,
@@ -18,11 +24,8 @@ from tests.support.optimizer_checks import (
     assert_equal_trees,
     assert_moved,
     assert_same_bits,
-    gradients,
-    network,
     numpy_of,
     snapshot,
-    take_steps,
     values,
 )
 from tests.support.optimizer_reference import Float64MBF
@@ -58,7 +61,7 @@ def resumed(model, opt, state, options, device):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_resumed_run_goes_on_to_the_same_bits(backend, device, name):
+def test_a_resumed_run_gives_the_same_bits(backend, device, name):
     """Whatever is due next: statistics every 3 steps, inverses every 5, early ones at 2 and 4."""
     options = SCHEDULE | SETTINGS[name]
     model = network(device)
@@ -113,9 +116,7 @@ def test_a_parameter_not_in_the_state_starts_afresh(device):
     for name, p in model.named_parameters():
         reference.params[name][...] = numpy_of({name: p})[name]
     opt.load_state_dict(saved)
-    for step in range(2, 5):
-        reference.step(numpy_of(gradients(model, step)))
-    take_steps(model, opt, range(2, 5))
+    step_both(model, opt, reference, range(2, 5))
     assert_agrees(model, reference)
 
 
@@ -257,7 +258,7 @@ def test_the_state_of_short_parameters_stays_in_float32(device, dtype, graft):
     other = MBF(model, graft=graft, **SCHEDULE)
     other.load_state_dict(state)
     assert_equal_trees(snapshot(other), state)
-    # Not merely kept in float32: its numbers have more digits than the parameters could hold.
+    # Really in float32: its elements have more digits than the parameters' format holds.
     assert not torch.equal(state["state"][0]["stats"], state["state"][0]["stats"].to(dtype).float())
 
 
@@ -361,7 +362,7 @@ def _through_torch(pair):
 
 @pytest.mark.parametrize("before", [0, 4])
 @pytest.mark.parametrize("way", COPIES)
-def test_a_copy_goes_on_to_the_same_bits_alone(device, way, before):
+def test_a_copy_gives_the_same_bits_independently(device, way, before):
     for options in ({}, {"graft": "adam", "conv": "filter", "max_block": 4, "stagger": True}):
         model = network(device)
         opt = MBF(model, **SCHEDULE, **options)

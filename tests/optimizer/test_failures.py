@@ -8,12 +8,14 @@ import torch
 from torch import nn
 
 from mbf_optim import MBF
-from tests.support.optimizer_checks import (
-    GRAFTS,
+from tests.support.networks import (
     gradients,
     network,
     set_gradients,
     take_steps,
+)
+from tests.support.optimizer_checks import (
+    GRAFTS,
     values,
 )
 

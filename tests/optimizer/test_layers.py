@@ -1,12 +1,12 @@
 """Which parameter gets which kind of block, and that it steps as that kind should."""
 
-import zlib
-
 import pytest
 import torch
 from torch import nn
 
 from mbf_optim import MBF
+from tests.support.networks import gradients, step_both
+from tests.support.optimizer_checks import GRAFTS, assert_agrees, assert_moved, values
 from tests.support.optimizer_reference import Float64MBF
 
 # Conv2d(3, 4, 3) has 12 kernels and a bias of 4, and so on: by hand, not by the code under test.
@@ -131,37 +131,12 @@ CUSTOM = {
 }
 
 
-def gradients(model, step):
-    found = {}
-    for name, p in model.named_parameters():
-        generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {step}".encode()))
-        draw = torch.randn(p.shape, generator=generator, dtype=torch.float64)
-        found[name] = draw.to(p.device, p.dtype)
-    return found
-
-
-def numpy_of(tensors):
-    return {name: t.double().cpu().numpy() for name, t in tensors.items()}
-
-
-def take_steps(model, opt, count):
-    for step in range(count):
-        grads = gradients(model, step)
-        for name, p in model.named_parameters():
-            p.grad = grads[name]
-        opt.step()
-
-
 def assert_follows(model, opt, reference, steps=5):
     """In float64, so that nothing but another algorithm can be further away than this."""
-    start = {name: p.detach().clone() for name, p in model.named_parameters()}
-    for step in range(steps):
-        reference.step(numpy_of(gradients(model, step)))
-    take_steps(model, opt, steps)
-    for name, p in model.named_parameters():
-        exact = torch.from_numpy(reference.params[name]).to(p.device)
-        assert not torch.equal(p, start[name]), f"{name} did not move"
-        torch.testing.assert_close(p.detach(), exact, rtol=1e-9, atol=1e-10, msg=name)
+    start = values(model)
+    step_both(model, opt, reference, range(steps))
+    assert_moved(model, start)
+    assert_agrees(model, reference)
 
 
 def check_trajectory(make, device, steps=5, **options):
@@ -179,9 +154,6 @@ def check_trajectory(make, device, steps=5, **options):
 
 def blocks_of(params, **options):
     return MBF(params, **options).diagnostics()["blocks"]
-
-
-GRAFTS = pytest.mark.parametrize("graft", [None, "adam"], ids=["bare", "graft"])
 
 
 # --- kinds of known layers --------------------------------------------------------------------

@@ -7,16 +7,19 @@ import torch
 from torch import nn
 
 from mbf_optim import MBF
+from tests.support.networks import (
+    gradients,
+    network,
+    set_gradients,
+    step_both,
+    take_steps,
+)
 from tests.support.optimizer_checks import (
     GRAFTS,
     SCHEDULE,
     assert_agrees,
     assert_same_bits,
-    gradients,
-    network,
     numpy_of,
-    set_gradients,
-    take_steps,
     values,
 )
 from tests.support.optimizer_reference import Float64MBF
@@ -45,10 +48,7 @@ def test_parameters_without_a_gradient_are_left_alone(backend, device, name, gra
     absent = ABSENT[name]
     reference = Float64MBF(model, **options)
     start = values(model)
-    for step in range(5):
-        grads = gradients(model, step)
-        reference.step(numpy_of({key: g for key, g in grads.items() if key not in absent}))
-    take_steps(model, opt, range(5), without=absent)
+    step_both(model, opt, reference, range(5), lambda key, _: key not in absent)
     for key in absent:
         assert torch.equal(values(model)[key], start[key]), f"{key} was touched"
     assert_agrees(model, reference)
@@ -78,12 +78,7 @@ def test_a_gradient_that_appears_later_starts_its_own_schedule(backend, device, 
     reference = Float64MBF(model, **options)
     late = {"large.weight": 2, "large.bias": 3, "norm.bias": 2, "second.weight": 3,
             "second.bias": 3, "head.weight": 4}  # fmt: skip
-    for step in range(9):
-        grads = gradients(model, step)
-        present = {name: g for name, g in grads.items() if step >= late.get(name, 0)}
-        reference.step(numpy_of(present))
-        set_gradients(model, present)
-        opt.step()
+    step_both(model, opt, reference, range(9), lambda name, step: step >= late.get(name, 0))
     assert_agrees(model, reference)
 
 
@@ -94,12 +89,7 @@ def test_a_gradient_that_comes_and_goes(backend, device, graft):
     opt = MBF(model, **options)
     reference = Float64MBF(model, **options)
     sometimes = ("conv.weight", "second.weight", "second.bias", "norm.weight")
-    for step in range(9):
-        grads = gradients(model, step)
-        present = {name: g for name, g in grads.items() if name not in sometimes or step % 2}
-        reference.step(numpy_of(present))
-        set_gradients(model, present)
-        opt.step()
+    step_both(model, opt, reference, range(9), lambda name, step: name not in sometimes or step % 2)
     assert_agrees(model, reference)
 
 

@@ -1,4 +1,4 @@
-"""Parameters that are cast, moved, oddly laid out or empty."""
+"""Parameters that are cast, moved, not contiguous or empty."""
 
 import copy
 import math
@@ -8,19 +8,21 @@ import torch
 from torch import nn
 
 from mbf_optim import MBF
+from tests.support.networks import (
+    gradients,
+    network,
+    set_gradients,
+    simple,
+    step_both,
+    take_steps,
+)
 from tests.support.optimizer_checks import (
     GRAFTS,
     SCHEDULE,
     assert_agrees,
     assert_moved,
     assert_same_bits,
-    gradients,
-    network,
-    numpy_of,
-    set_gradients,
-    simple,
     snapshot,
-    take_steps,
     values,
 )
 from tests.support.optimizer_reference import Float64MBF
@@ -35,9 +37,7 @@ def test_a_model_cast_before_the_first_step(device, graft):
     opt = MBF(model, **options)
     model.double()
     reference = Float64MBF(model, **options)
-    for step in range(4):
-        reference.step(numpy_of(gradients(model, step)))
-    take_steps(model, opt, range(4))
+    step_both(model, opt, reference, range(4))
     assert_agrees(model, reference)
 
 
@@ -107,7 +107,7 @@ def test_a_model_may_become_channels_last_between_steps(backend, device):
         torch.testing.assert_close(values(model)[name], value, rtol=1e-12, atol=1e-12)
 
 
-# --- odd parameters and gradients -----------------------------------------------------------
+# --- unusual parameters and gradients -----------------------------------------------------------
 
 
 def test_sparse_gradients_are_an_error(device):
@@ -131,7 +131,7 @@ def test_sparse_gradients_of_other_kinds_are_an_error(backend, device, shape):
 
 
 def transposed(t):
-    """The same numbers, the last two dimensions (or every second number) swapped in memory."""
+    """The same elements, the last two dimensions swapped in memory; of a vector, strided."""
     if t.dim() == 1:
         wide = torch.zeros(2 * len(t), dtype=t.dtype, device=t.device)
         wide[::2] = t
@@ -174,14 +174,14 @@ def test_memory_order_does_not_matter(backend, device, name, graft, which):
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(shape, generator=generator, dtype=torch.float64).to(device)
     results = []
-    for strange in (False, True):
-        p = nn.Parameter(change(start) if strange and which != "gradient" else start.clone())
+    for strided in (False, True):
+        p = nn.Parameter(change(start) if strided and which != "gradient" else start.clone())
         stride, address = p.stride(), p.data_ptr()
         opt = MBF([p], graft=graft, damping=0.3, weight_decay=0.1, **SCHEDULE, **options)
         generator.manual_seed(1)
         for _ in range(4):
             g = torch.randn(shape, generator=generator, dtype=torch.float64).to(device)
-            p.grad = change(g) if strange and which != "parameter" else g
+            p.grad = change(g) if strided and which != "parameter" else g
             opt.step()
         assert (p.stride(), p.data_ptr()) == (stride, address)
         results.append(p.detach())
@@ -190,7 +190,7 @@ def test_memory_order_does_not_matter(backend, device, name, graft, which):
 
 
 @pytest.mark.parametrize("name", ["transposed kernels", "transposed matrix"])
-def test_what_lies_between_is_left_alone(backend, device, name):
+def test_memory_between_elements_is_left_alone(backend, device, name):
     shape = LAYOUTS[name][1]
     inside = window(torch.ones(shape, device=device))
     whole = inside._base
@@ -223,8 +223,8 @@ EMPTY_SHAPES = [(0,), (0, 3), (3, 0), (0, 2, 3, 3), (2, 0, 3, 3), (2, 2, 0, 3)]
 
 
 @pytest.mark.parametrize("shape", EMPTY_SHAPES, ids=str)
-def test_parameters_without_numbers(backend, device, shape):
-    """Beside others: they change nothing, and a checkpoint of them can be loaded."""
+def test_parameters_without_elements(backend, device, shape):
+    """They change nothing for the others, and a checkpoint with them can be loaded."""
     model, plain = simple(device), simple(device)
     model.register_parameter("empty", nn.Parameter(torch.zeros(shape, device=device)))
     opt = MBF(model, **SCHEDULE)
@@ -239,7 +239,7 @@ def test_parameters_without_numbers(backend, device, shape):
     assert_same_bits(found, values(plain))
 
 
-def test_only_parameters_without_numbers(device):
+def test_only_parameters_without_elements(device):
     p = nn.Parameter(torch.zeros(0, 3, device=device))
     p.grad = torch.zeros_like(p)
     opt = MBF([p])
@@ -260,13 +260,11 @@ def test_the_bias_of_a_layer_without_inputs_is_trained(device, graft):
 @GRAFTS
 def test_parameters_of_several_dtypes(device, graft):
     """Each as in a model of that dtype."""
-    mixed = nn.ModuleDict()
-    for key, dtype in (("a", torch.float32), ("b", torch.bfloat16), ("c", torch.float64)):
-        torch.manual_seed(0)
-        mixed[key] = nn.Sequential(nn.Conv2d(2, 3, 3), nn.LayerNorm(4), nn.Linear(4, 3)).to(
-            device, dtype
-        )
-    apart = copy.deepcopy(mixed)
+    dtypes = {"a": torch.float32, "b": torch.bfloat16, "c": torch.float64}
+    mixed, apart, start = (
+        nn.ModuleDict({key: simple(device, dtype) for key, dtype in dtypes.items()})
+        for _ in range(3)
+    )
     take_steps(mixed, MBF(mixed, graft=graft, **SCHEDULE), range(4))
     for part in apart.values():
         opt = MBF(part, graft=graft, **SCHEDULE)
@@ -274,17 +272,7 @@ def test_parameters_of_several_dtypes(device, graft):
             set_gradients(apart, gradients(apart, step))
             opt.step()
     assert_same_bits(values(mixed), values(apart))
-    assert_moved(mixed, values(network_of_start(apart, device)))
-
-
-def network_of_start(like, device):
-    fresh = nn.ModuleDict()
-    for key, part in like.items():
-        torch.manual_seed(0)
-        fresh[key] = nn.Sequential(nn.Conv2d(2, 3, 3), nn.LayerNorm(4), nn.Linear(4, 3)).to(
-            device, next(part.parameters()).dtype
-        )
-    return fresh
+    assert_moved(mixed, values(start))
 
 
 @GRAFTS
@@ -308,8 +296,7 @@ def test_parameters_changed_from_outside_between_steps(device, graft):
     opt = MBF(model, **options)
     reference = Float64MBF(model, **options)
     for step in range(6):
-        reference.step(numpy_of(gradients(model, step)))
-        take_steps(model, opt, [step])
+        step_both(model, opt, reference, [step])
         vector = nn.utils.parameters_to_vector(model.parameters())
         nn.utils.vector_to_parameters(0.5 * vector.detach() + 0.1, model.parameters())
         for array in reference.params.values():
@@ -328,8 +315,7 @@ def test_weights_loaded_in_place_between_steps(device):
         for name, value in start.items():
             if name in reference.params:
                 reference.params[name][...] = value.cpu().numpy()
-        reference.step(numpy_of(gradients(model, step)))
-        take_steps(model, opt, [step])
+        step_both(model, opt, reference, [step])
     assert_agrees(model, reference)
 
 

@@ -1,15 +1,14 @@
 """Statistics and refreshes spread over the steps."""
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
 
-import mbf_kernels as mk
 from mbf_optim import MBF
 from mbf_optim.schedule import Schedule
-from tests.support.backends import backends_of, require_backend
-from tests.support.optimizer_checks import numpy_of
+from tests.support.backends import on_every_backend
+from tests.support.networks import gradients, set_gradients, take_steps
+from tests.support.optimizer_checks import GRAFTS, assert_close, numpy_of, values
 from tests.support.optimizer_reference import Float64MBF
 
 STATS, INVERSES = 5, 20
@@ -24,12 +23,6 @@ def network(device):
         nn.Linear(31, 20),
         nn.Linear(32, 20),
     ).to(device)
-
-
-def give(model, k):
-    generator = torch.Generator().manual_seed(k)
-    for p in model.parameters():
-        p.grad = torch.randn(p.shape, generator=generator).to(p.device, p.dtype)
 
 
 def natural_states(opt):
@@ -49,25 +42,19 @@ def test_parts_of_a_period_cover_it():
     assert [k for k in range(1, INVERSES) if schedule.due(k).invert is True] == [1, 2, 4, 8, 16]
 
 
-@pytest.mark.parametrize("graft", [None, "adam"])
+@GRAFTS
 def test_every_step_changes_its_share(backend, device, graft):
     """After the start, 1/T1 of the statistics and 1/T2 of the inverses a step; all in a period."""
     model = network(device)
     conv_only = MBF(
         model[:2], 1e-3, stats_every=STATS, inverse_every=INVERSES, graft=graft, stagger=True
     )
-    k = 0
-    for _ in range(INVERSES + 1):
-        k += 1
-        give(model, k)
-        conv_only.step()
+    take_steps(model, conv_only, range(INVERSES + 1))
     tiles = (8 * 40 + 40 * 16) // 16
     touched_inverse = []
-    for _ in range(INVERSES):
-        k += 1
-        give(model, k)
+    for k in range(INVERSES + 1, 2 * INVERSES + 1):
         before = natural_states(conv_only)
-        conv_only.step()
+        take_steps(model, conv_only, [k])
         after = natural_states(conv_only)
         stats, inverse = ((a != b).any(1) for a, b in zip(before, after, strict=True))
         assert stats.sum() == 16 * tiles // STATS
@@ -85,14 +72,11 @@ def test_dense_layers_take_turns(backend, device):
         state = opt.state_dict()["state"]
         return [state[i]["inverse"] for i in weights]
 
-    for k in range(7):
-        give(model, k)
-        opt.step()
+    take_steps(model, opt, range(7))
     changes = []
     for k in range(7, 13):
-        give(model, k)
         before = inverses()
-        opt.step()
+        take_steps(model, opt, [k])
         changes.append([not torch.equal(a, b) for a, b in zip(before, inverses(), strict=True)])
     assert sum(map(sum, changes)) == 3
     assert all(sum(step) <= 1 for step in changes)
@@ -117,7 +101,7 @@ def test_each_tile_follows_its_own_schedule(backend, device):
             tile.weight.copy_(model.weight[i : i + 1])
     references = [Float64MBF(tile, lr=1e-3, early_refresh=False) for tile in tiles]
     for k in range(1, 61):
-        give(model, k)
+        set_gradients(model, gradients(model, k))
         for i, reference in enumerate(references):
             turn = k == 1 or k % 5 == i * 5 // count
             refresh = k == 1 or k % count == i
@@ -133,16 +117,10 @@ def test_each_tile_follows_its_own_schedule(backend, device):
 
 
 def test_blocks_of_all_backends_agree(device):
-    results = []
-    for name in backends_of(device):
-        require_backend(name)
-        with mk.use_backend(name):
-            model = network(device)
-            opt = MBF(model, 1e-3, stats_every=3, inverse_every=7, graft="adam", stagger=True)
-            for k in range(40):
-                give(model, k)
-                opt.step()
-        results.append([p.detach().clone() for p in model.parameters()])
-    for one, *others in zip(*results, strict=True):
-        for other in others:
-            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    def run():
+        model = network(device)
+        opt = MBF(model, 1e-3, stats_every=3, inverse_every=7, graft="adam", stagger=True)
+        take_steps(model, opt, range(40))
+        return values(model)
+
+    assert_close(on_every_backend(device, run), rtol=1e-3, atol=1e-5)

@@ -8,18 +8,20 @@ from torch import nn
 from torch.optim import lr_scheduler as schedulers
 
 from mbf_optim import MBF
+from tests.support.networks import (
+    gradients,
+    network,
+    set_gradients,
+    take_steps,
+)
 from tests.support.optimizer_checks import (
     GRAFTS,
     assert_agrees,
     assert_equal_trees,
     assert_moved,
     assert_same_bits,
-    gradients,
-    network,
     numpy_of,
-    set_gradients,
     snapshot,
-    take_steps,
     values,
 )
 from tests.support.optimizer_reference import Float64MBF
@@ -170,7 +172,7 @@ SCHEDULERS = {
 
 
 def follow_scheduler(model, graft, make_scheduler, lr=0.1, metric=None):
-    """Steps beside the reference, which is told the numbers the scheduler has set."""
+    """Compares with the reference, which gets the values that the scheduler has set."""
     options = {"stats_every": 2, "inverse_every": 3, "weight_decay": 0.1, "graft": graft}
     opt = MBF(model, lr=lr, **options)
     scheduler = make_scheduler(opt)

@@ -5,17 +5,24 @@ import pytest
 import torch
 from torch import nn
 
-import mbf_kernels as mk
 from mbf_optim import MBF
-from tests.support.backends import backends_of, require_backend
-from tests.support.optimizer_checks import numpy_of
+from tests.support.backends import on_every_backend
+from tests.support.networks import classifier, image_batches, set_gradients
+from tests.support.optimizer_checks import (
+    GRAFTS,
+    assert_close,
+    assert_moved,
+    assert_same_bits,
+    numpy_of,
+    values,
+)
 from tests.support.optimizer_reference import Float64MBF, outer_products
 
 STEPS = 60
 
 
 class Mixture(nn.Module):
-    """One of everything; only its parameters are used."""
+    """A layer of every kind; only its parameters are used."""
 
     def __init__(self):
         super().__init__()
@@ -67,14 +74,10 @@ def gradients(model, step, scale=1.0):
     }
 
 
-def give(model, grads):
-    """Sets the gradients; returns, for the reference, the values the parameters really got."""
-    given = {}
-    for name, p in model.named_parameters():
-        grad = grads.get(name)
-        p.grad = None if grad is None else grad.to(p.device, p.dtype)
-        given[name] = None if grad is None else p.grad.double().cpu().numpy()
-    return given
+def run_both(model, opt, reference, steps=STEPS):
+    for k in range(steps):
+        reference.step(set_gradients(model, gradients(model, k)))
+        opt.step()
 
 
 def assert_follows(model, reference, tolerance, note=""):
@@ -82,11 +85,6 @@ def assert_follows(model, reference, tolerance, note=""):
         exact = reference.params[name]
         error = np.max(np.abs(p.detach().double().cpu().numpy() - exact))
         assert error <= tolerance * np.max(np.abs(exact)), f"{note} {name}: off by {error:.3g}"
-
-
-def assert_moved(model, before):
-    for (name, p), old in zip(model.named_parameters(), before, strict=True):
-        assert not torch.equal(p, old), f"{name} stayed where it was"
 
 
 OPTIONS = {
@@ -104,7 +102,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("graft", [None, "adam"])
+@GRAFTS
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_kind_of_block_with_every_option(backend, device, name, graft):
     dtype, tolerance = precision(backend)
@@ -112,23 +110,19 @@ def test_every_kind_of_block_with_every_option(backend, device, name, graft):
     model = mixture(device, dtype)
     opt = MBF(model, graft=graft, **options)
     reference = Float64MBF(model, graft=graft, **options)
-    before = [p.detach().clone() for p in model.parameters()]
-    for k in range(STEPS):
-        reference.step(give(model, gradients(model, k)))
-        opt.step()
-    assert_moved(model, before)
+    start = values(model)
+    run_both(model, opt, reference)
+    assert_moved(model, start)
     assert_follows(model, reference, tolerance)
 
 
-@pytest.mark.parametrize("graft", [None, "adam"])
+@GRAFTS
 def test_the_default_schedule_over_several_periods(backend, device, graft):
     dtype, tolerance = precision(backend)
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Linear(5, 4)).to(device, dtype)
     opt = MBF(model, lr=1e-3, graft=graft)
     reference = Float64MBF(model, lr=1e-3, graft=graft)
-    for k in range(230):
-        reference.step(give(model, gradients(model, k)))
-        opt.step()
+    run_both(model, opt, reference, 230)
     assert_follows(model, reference, tolerance)
 
 
@@ -150,14 +144,12 @@ def test_other_formats(backend, device, dtype, inverse_dtype, tolerance, conv):
     options = {"lr": 2e-2, "graft": "adam", "conv": conv, "stats_every": 4, "inverse_every": 12}
     opt = MBF(model, inverse_dtype=inverse_dtype, **options)
     reference = Float64MBF(model, **options)
-    start = {name: values.copy() for name, values in reference.params.items()}
-    for k in range(STEPS):
-        reference.step(give(model, gradients(model, k)))
-        opt.step()
+    start = {name: exact.copy() for name, exact in reference.params.items()}
+    run_both(model, opt, reference)
     assert_follows(model, reference, tolerance)
-    for name, values in reference.params.items():
+    for name, exact in reference.params.items():
         # A bound means little for what hardly moved.
-        assert np.max(np.abs(values - start[name])) > 2 * tolerance * np.max(np.abs(values)), name
+        assert np.max(np.abs(exact - start[name])) > 2 * tolerance * np.max(np.abs(exact)), name
 
 
 def test_changing_hyper_parameters(backend, device):
@@ -168,15 +160,15 @@ def test_changing_hyper_parameters(backend, device):
     for k in range(STEPS):
         changed = {"lr": 1e-3 * 0.95**k, "weight_decay": 1e-3 * k, "damping": 0.3 + 0.01 * k}
         opt.param_groups[0].update(changed)
-        reference.step(give(model, gradients(model, k)), **changed)
+        reference.step(set_gradients(model, gradients(model, k)), **changed)
         opt.step()
     assert_follows(model, reference, tolerance)
 
 
-@pytest.mark.parametrize("graft", [None, "adam"])
+@GRAFTS
 @pytest.mark.parametrize("conv", ["kernel", "filter"])
 def test_layers_that_have_no_gradient_at_times(backend, device, graft, conv):
-    """Each layer goes by the steps it had a gradient in."""
+    """Each layer counts only the steps in which it had a gradient."""
     dtype, tolerance = precision(backend)
     model = mixture(device, dtype)
     options = {"lr": 1e-3, "graft": graft, "conv": conv, "stats_every": 4, "inverse_every": 12}
@@ -188,12 +180,12 @@ def test_layers_that_have_no_gradient_at_times(backend, device, graft, conv):
             name: None if name.rsplit(".", 1)[0] in absent else grad
             for name, grad in gradients(model, k).items()
         }
-        reference.step(give(model, grads))
+        reference.step(set_gradients(model, grads))
         opt.step()
     assert_follows(model, reference, tolerance)
 
 
-@pytest.mark.parametrize("graft", [None, "adam"])
+@GRAFTS
 @pytest.mark.parametrize("fc", ["average", "row"])
 def test_statistics_from_sampled_labels(backend, device, graft, fc):
     dtype, tolerance = precision(backend)
@@ -203,13 +195,13 @@ def test_statistics_from_sampled_labels(backend, device, graft, fc):
     asked = []
     for k in range(STEPS):
         curvature = None
-        mine = give(model, gradients(model, k))
+        mine = set_gradients(model, gradients(model, k))
         asked.append(opt.wants_curvature)
         if opt.wants_curvature:
             curvature = gradients(model, 10_000 + k, scale=3.0)
             with opt.curvature():
                 assert all(p.grad is None for p in model.parameters())
-                give(model, curvature)
+                set_gradients(model, curvature)
             curvature = {name: grad.numpy() for name, grad in curvature.items()}
         reference.step(mine, curvature)
         opt.step()
@@ -223,49 +215,40 @@ def test_a_scaled_loss_for_the_statistics(device):
     for scale in (1.0, 1024.0):
         model = mixture(device)
         opt = MBF(model, lr=1e-3, fisher="true")
-        give(model, gradients(model, 0))
+        set_gradients(model, gradients(model, 0))
         with opt.curvature(scale=scale):
-            give(model, gradients(model, 1, scale=scale))
+            set_gradients(model, gradients(model, 1, scale=scale))
         opt.step()
-        results.append([p.detach().clone() for p in model.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+        results.append(values(model))
+    assert_same_bits(*results)
 
 
 @pytest.mark.parametrize("fisher", ["true", "exact"])
 def test_statistics_that_were_not_given(device, fisher):
     model = mixture(device)
     opt = MBF(model, lr=1e-3, fisher=fisher)
-    before = [p.detach().clone() for p in model.parameters()]
-    give(model, gradients(model, 0))
+    start = values(model)
+    set_gradients(model, gradients(model, 0))
     with pytest.raises(RuntimeError, match="needs gradients for the statistics of this step"):
         opt.step()
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert_same_bits(values(model), start)
     wrong = {"true": opt.sample_curvature, "exact": opt.curvature}[fisher]
     with pytest.raises(RuntimeError, match=f"this one is '{fisher}'"):
         wrong(*[None] * 4) if fisher == "true" else wrong().__enter__()
 
 
-def small_network(device, dtype):
-    torch.manual_seed(3)
-    network = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(3 * 36, 4))
-    return network.to(device, dtype)
-
-
-@pytest.mark.parametrize("graft", [None, "adam"])
+@GRAFTS
 @pytest.mark.parametrize("conv", ["kernel", "filter"])
 def test_exact_mini_blocks_from_single_samples(backend, device, conv, graft):
     """G averages D D^T over samples; the gradients of single samples come from plain autograd."""
     dtype, tolerance = precision(backend)
-    model = small_network(device, dtype)
+    model = classifier(device, nn.Tanh(), dtype=dtype)
     options = {"lr": 1e-3, "graft": graft, "conv": conv, "stats_every": 3, "inverse_every": 6}
     opt = MBF(model, fisher="exact", **options)
     reference = Float64MBF(model, **options)
     loss_fn = nn.CrossEntropyLoss()
-    generator = torch.Generator().manual_seed(5)
     names = [name for name, _ in model.named_parameters()]
-    for _ in range(12):
-        x = torch.randn(6, 1, 8, 8, generator=generator, dtype=torch.float64).to(device, dtype)
-        y = torch.randint(4, (6,), generator=generator).to(device)
+    for x, y in image_batches(device, 12, size=6, seed=5, dtype=dtype):
         samples = []
         for i in range(6):
             grads = torch.autograd.grad(
@@ -318,23 +301,19 @@ def test_threads_do_not_change_the_result(threads, device):
         model.to(device)
         opt = MBF(model, lr=1e-3, graft="adam", stats_every=2, inverse_every=4)
         for k in range(12):
-            give(model, gradients(model, k))
+            set_gradients(model, gradients(model, k))
             opt.step()
-        results.append([p.detach().clone() for p in model.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+        results.append(values(model))
+    assert_same_bits(*results)
 
 
 def test_backends_agree(device):
-    results = []
-    for name in backends_of(device):
-        require_backend(name)
-        with mk.use_backend(name):
-            model = mixture(device, torch.float32)
-            opt = MBF(model, lr=1e-3, graft="adam", stats_every=4, inverse_every=12)
-            for k in range(STEPS):
-                give(model, gradients(model, k))
-                opt.step()
-        results.append([p.detach().clone() for p in model.parameters()])
-    for one, *others in zip(*results, strict=True):
-        for other in others:
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    def run():
+        model = mixture(device, torch.float32)
+        opt = MBF(model, lr=1e-3, graft="adam", stats_every=4, inverse_every=12)
+        for k in range(STEPS):
+            set_gradients(model, gradients(model, k))
+            opt.step()
+        return values(model)
+
+    assert_close(on_every_backend(device, run), rtol=1e-4, atol=1e-5)

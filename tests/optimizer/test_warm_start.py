@@ -9,38 +9,25 @@ import torch
 from torch import nn
 
 from mbf_optim import MBF
-from tests.support.optimizer_checks import numpy_of
+from tests.support.networks import classifier, image_batches
+from tests.support.optimizer_checks import GRAFTS, numpy_of
 from tests.support.optimizer_reference import Float64MBF
 
 
 def network(device, dtype=torch.float64):
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 3, 3),
-        nn.BatchNorm2d(3),
-        nn.Dropout(0.3),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(3 * 16, 4),
-    ).to(device, dtype)
+    """Has a norm and dropout, for which the training mode matters."""
+    return classifier(device, nn.BatchNorm2d(3), nn.Dropout(0.3), nn.ReLU(), dtype=dtype)
 
 
 def batches(device, count=5, seed=1, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        (
-            torch.randn(8, 1, 6, 6, generator=generator, dtype=torch.float64).to(device, dtype),
-            torch.randint(4, (8,), generator=generator).to(device),
-        )
-        for _ in range(count)
-    ]
+    return image_batches(device, count, seed=seed, dtype=dtype)
 
 
 LOSS = nn.CrossEntropyLoss()
 
 
 def gradients_by_hand(model, data):
-    """What each batch's gradients are, with the same random numbers, on a copy of the model."""
+    """The gradients of each batch, computed on a copy of the model with the same random state."""
     found = []
     copy = deepcopy(model)
     device = data[0][0].device
@@ -52,7 +39,7 @@ def gradients_by_hand(model, data):
     return found
 
 
-@pytest.mark.parametrize("graft", [None, "adam"])
+@GRAFTS
 @pytest.mark.parametrize("conv", ["kernel", "filter"])
 @pytest.mark.parametrize("fc", ["average", "row"])
 def test_against_float64(backend, device, conv, fc, graft):

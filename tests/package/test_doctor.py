@@ -1,4 +1,4 @@
-"""The page of ``python -m mbf_kernels``: true, and not to be fooled."""
+"""The report of ``python -m mbf_kernels``: what it says is true, and wrong results are found."""
 
 import json
 import sys
@@ -13,12 +13,12 @@ from mbf_kernels.backend import resolve
 from tests.support.child_process import output_of
 
 
-def page_of(*arguments):
+def report_of(*arguments):
     return output_of([sys.executable, "-m", "mbf_kernels", *arguments])
 
 
-def test_the_page_says_what_is_used():
-    shown = page_of()
+def test_the_report_names_what_is_used():
+    shown = report_of()
     assert shown.startswith(f"mbf_kernels {mk.__version__}\n")
     for name, status in mk.backends().items():
         assert f"  {name:<13} {status}\n" in shown
@@ -28,7 +28,7 @@ def test_the_page_says_what_is_used():
 
 
 def test_json():
-    found = json.loads(page_of("--json"))
+    found = json.loads(report_of("--json"))
     assert found["version"] == mk.__version__
     assert found["devices"]["cpu"]["backend"] == resolve(torch.device("cpu"))
     assert all(test["passed"] for test in found["self_tests"])
@@ -36,8 +36,8 @@ def test_json():
 
 
 def test_help_and_no_test():
-    assert "--json" in page_of("--help")
-    assert "self-test" not in page_of("--no-test")
+    assert "--json" in report_of("--help")
+    assert "self-test" not in report_of("--no-test")
 
 
 def test_every_backend_of_the_device_is_tested():

@@ -17,3 +17,13 @@ def require_backend(name):
     status = mk.backends()[name]
     if not status:
         pytest.skip(f"backend {name!r} is {status}")
+
+
+def on_every_backend(device, run):
+    """The results of ``run()``, one per backend of the device."""
+    results = []
+    for name in backends_of(device):
+        require_backend(name)
+        with mk.use_backend(name):
+            results.append(run())
+    return results

@@ -21,7 +21,7 @@ TOO_SMALL = {"float32": 2.0**-140, "float64": 2.0**-1050}
 
 
 def exact_spd(rng, d, pivots=None, apart=None):
-    """``apart``: a row that is coupled to no other."""
+    """``apart``: a row without coupling to the others."""
     lower = np.tril(rng.integers(-1, 2, (d, d)), -1) * (rng.random((d, d)) < 3.0 / d)
     if apart is not None:
         lower[apart, :] = lower[:, apart] = 0

@@ -30,7 +30,7 @@ def assert_within(found, exact, bound, note):
     if np.any(wrong):
         place = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise AssertionError(
-            f"{note}: {int(wrong.sum())} of {wrong.size} numbers are wrong, first at {place}: "
+            f"{note}: {int(wrong.sum())} of {wrong.size} elements are wrong, first at {place}: "
             f"got {found[place]!r}, expected {exact[place]!r} within {bound[place]:.3g}"
         )
 
@@ -111,7 +111,7 @@ def check_step(blocks, params, grads, momenta, before, options, note):
             norm = np.linalg.norm(step)
             wanted = float(targets.flatten()[i if targets.numel() > 1 else 0])
             scale = abs(wanted) / norm if norm > 0 else 0.0
-            # The norm is off by at most ||error||, which moves every number by its share of it.
+            # The norm is off by at most ||error||, which changes every element in proportion.
             share = np.linalg.norm(error) / norm if norm > 0 else 0.0
             step = ref.rescaled(step, wanted)
             error = scale * error + (share + 4 * eps) * np.abs(step)

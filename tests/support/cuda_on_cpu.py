@@ -195,7 +195,7 @@ class CudaOnCpu:
 
     @staticmethod
     def _set_damping(device_job, damping):
-        """A host tensor goes by value; one marked as the device's is read by the kernels."""
+        """A host tensor is passed by value; one marked as on the device is read by the kernels."""
         job = device_job.job
         if getattr(damping, "on_device", False):
             device_job.device_damping = damping.data_ptr()

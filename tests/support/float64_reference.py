@@ -27,7 +27,7 @@ def ema_outer(stats, vectors, beta):
 
 
 def damped(stats, damping, weight=1.0):
-    """``G / weight + damping I``; damping and weight are numbers or one per block."""
+    """``G / weight + damping I``; damping and weight are scalars or one value per block."""
     n, d = stats.shape[0], stats.shape[-1]
     damping = np.broadcast_to(np.asarray(damping, dtype=np.float64), (n,))
     weight = np.broadcast_to(np.asarray(weight, dtype=np.float64), (n,))
@@ -40,13 +40,13 @@ def mean_diagonal(stats, weight):
 
 
 def adam_norm(momenta, variances, momentum_correction):
-    """Norm of Adam's step, each number clipped to [-1, 1]; ``variances`` have no bias."""
+    """Norm of Adam's step, each element clipped to [-1, 1]; ``variances`` have no bias."""
     steps = momentum_correction * momenta / (np.sqrt(variances) + 1e-8)
     return float(np.linalg.norm(np.clip(steps, -1.0, 1.0)))
 
 
 def inverse(matrices):
-    """Inverse of symmetric matrices of which the lower triangles count."""
+    """Inverse of symmetric matrices, of which only the lower triangles are read."""
     lower = np.tril(matrices)
     full = lower + np.swapaxes(np.tril(matrices, -1), -1, -2)
     result = np.linalg.inv(full)
@@ -111,7 +111,7 @@ def failing_pivot(matrix, dtype):
     for j in range(d):
         if j in bad_rows or rest[j][j] <= 0 or 1 / rest[j][j] >= LARGEST[dtype]:
             return j + 1
-        # Rows after a bad one are never asked for.
+        # Rows after a bad one are never reached.
         for i in range(j + 1, min(bad_rows, default=d)):
             if rest[i][j] != 0:
                 factor = rest[i][j] / rest[j][j]

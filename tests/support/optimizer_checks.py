@@ -1,52 +1,11 @@
-"""A network with something of every kind, its gradients, and how results are compared."""
+"""How states and results of the optimizer are compared."""
 
 import copy
-import zlib
 
 import pytest
 import torch
-from torch import nn
 
 GRAFTS = pytest.mark.parametrize("graft", [None, "adam"], ids=["bare", "graft"])
-
-
-def network(device="cpu", dtype=torch.float32):
-    """Something of every kind; it is given gradients, never inputs."""
-    torch.manual_seed(0)
-    return nn.ModuleDict(
-        {
-            "conv": nn.Conv2d(2, 3, 3),
-            "large": nn.Conv2d(5, 4, 3),
-            "depthwise": nn.Conv2d(3, 3, 3, groups=3, bias=False),
-            "transposed": nn.ConvTranspose2d(4, 6, 2, groups=2),
-            "norm": nn.BatchNorm2d(3),
-            "embedding": nn.Embedding(5, 2),
-            "first": nn.Linear(4, 3),
-            "second": nn.Linear(4, 3),
-            "head": nn.Linear(3, 2, bias=False),
-        }
-    ).to(device, dtype)
-
-
-def gradients(model, step):
-    found = {}
-    for name, p in model.named_parameters():
-        generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {step}".encode()))
-        draw = torch.randn(p.shape, generator=generator, dtype=torch.float64)
-        found[name] = draw.to(p.device, p.dtype)
-    return found
-
-
-def set_gradients(model, grads):
-    for name, p in model.named_parameters():
-        p.grad = grads.get(name)
-
-
-def take_steps(model, opt, steps, without=()):
-    for step in steps:
-        grads = gradients(model, step)
-        set_gradients(model, {name: g for name, g in grads.items() if name not in without})
-        opt.step()
 
 
 def numpy_of(tensors):
@@ -61,6 +20,13 @@ def assert_same_bits(one, other):
     assert one.keys() == other.keys()
     for name in one:
         assert torch.equal(one[name], other[name]), f"{name} differs"
+
+
+def assert_close(results, **tolerances):
+    """Each of several :func:`values` against the first."""
+    for other in results[1:]:
+        for name, value in results[0].items():
+            torch.testing.assert_close(other[name], value, msg=name, **tolerances)
 
 
 def assert_moved(model, start):
@@ -97,8 +63,3 @@ def snapshot(opt):
 
 
 SCHEDULE = {"stats_every": 3, "inverse_every": 5, "lr": 0.1}
-
-
-def simple(device="cpu"):
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Linear(4, 3)).to(device)

@@ -122,7 +122,7 @@ def pieces(count, most):
 
 
 def conv_blocks(shape, conv, groups, transposed, max_block):
-    """Element numbers (blocks, rows, d) of a convolution's blocks, one array per piece."""
+    """Element indices (blocks, rows, d) of a convolution's blocks, one array per piece."""
     volume = math.prod(shape[2:])
     numbers = np.arange(math.prod(shape))
     if conv == "kernel":
@@ -138,7 +138,7 @@ def conv_blocks(shape, conv, groups, transposed, max_block):
 
 
 def linear_blocks(shape, has_bias, fc, max_block):
-    """Element numbers (blocks, rows, d) of a Linear's blocks, one array per piece."""
+    """Element indices (blocks, rows, d) of a Linear's blocks, one array per piece."""
     outputs, inputs = shape
     numbers = np.arange(outputs * inputs).reshape(outputs, inputs)
     if has_bias:

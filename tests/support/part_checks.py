@@ -110,7 +110,7 @@ def check_a_missing_gradient(device, d, relative):
         "refresh_target_norms": True,
         "target_norms": torch.full((len(COUNTS),), 7.0, dtype=torch.float64),
     }
-    # The same step on the others alone is what they must get.
+    # The others must get the same step as without the missing ones.
     rest = mk.MiniBlocks([params[i] for i in keep], d)
     state = blocks.state_dict()
     rest.load_state_dict({k: [v[i] for i in keep] for k, v in state.items()})

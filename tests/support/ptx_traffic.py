@@ -55,7 +55,7 @@ class Traffic:
 
     @property
     def bytes(self) -> int:
-        """Over all threads: a number that two threads read counts twice."""
+        """Over all threads: what two threads read counts twice."""
         return int(self.accesses["bytes"].sum())
 
     @property

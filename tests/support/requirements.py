@@ -1,4 +1,4 @@
-"""What some tests need beside Python and torch. Each function says why it is missing, or ''."""
+"""What some tests need besides Python and torch. Each function returns why it is missing, or ''."""
 
 import importlib.util
 import os

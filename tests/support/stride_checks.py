@@ -11,7 +11,7 @@ def channels_last(t):
 
 
 def window(t):
-    """The same numbers inside a larger tensor of sentinels."""
+    """The same elements inside a larger tensor of sentinels."""
     big = torch.full([n + 2 for n in t.shape], 77.0, dtype=t.dtype, device=t.device)
     inside = big[tuple(slice(1, n + 1) for n in t.shape)]
     inside.copy_(t)
@@ -32,7 +32,7 @@ def swapped(t):
 
 
 def element_strided(t):
-    """Neighbouring numbers of a block lie two apart."""
+    """Neighbouring elements of a block have a stride of two."""
     big = torch.full((*t.shape, 2), 77.0, dtype=t.dtype, device=t.device)
     inside = big[..., 0]
     inside.copy_(t)
@@ -81,7 +81,7 @@ def check_memory_between_elements_is_left_alone(device, form):
 
 
 def check_expanded_gradients(device):
-    """Read-only arguments may share their own memory."""
+    """Elements of an argument that is only read may share memory."""
     blocks, params, _, momenta = make([(4, 6, 3, 3)], 9, device=device)
     row = torch.linspace(-1, 1, 9, device=device).reshape(1, 1, 3, 3)
     checked_fused_step(blocks, params, [row.expand(4, 6, 3, 3)], momenta)

@@ -1,4 +1,4 @@
-"""What the Triton kernels are put through, in the interpreter and as compiled code alike.
+"""Checks of the Triton kernels, in the interpreter and as compiled code.
 
 Each case works on CPU tensors under ``use_backend("triton")`` and compares with float64. ``reach``
 is called with every tensor that kernels find through a pointer table.
@@ -73,7 +73,7 @@ def check_batches():
 def check_fused_steps(
     reach, d, counts=COUNTS, dtype=torch.float32, inverse_dtype=torch.float32, **dtypes
 ):
-    """Update, inversion and step together and apart, with and without bias."""
+    """Update, inversion and step in one call and separately."""
     blocks, params, grads, momenta = made(
         reach, shapes_of(d, counts), d, dtype, inverse_dtype=inverse_dtype, **dtypes
     )
@@ -182,7 +182,7 @@ def check_mixed_dtypes(reach, d):
 
 
 def check_failures(d):
-    """A bad block says at which pivot, keeps its last inverse and disturbs no other by a bit."""
+    """A bad block reports its pivot, keeps its last inverse and changes no other by a bit."""
     count = 20
     rng = np.random.default_rng(d)
     stats = ref.random_spd(rng, count, d)
@@ -309,7 +309,7 @@ def check_tiny_directions(reach, size):
 
 
 def check_controls(reach, d, counts=COUNTS):
-    """Numbers and decisions from the device instead of the host."""
+    """Scalars and decisions read on the device instead of passed by the host."""
     targets = torch.linspace(0.5, 3.0, len(counts), dtype=torch.float64)
     for update, invert in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.0, 0.0)):
         results = []
