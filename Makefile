@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 DEVICE ?= cpu
+WORKERS ?= auto
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.packages-installed
@@ -44,8 +45,8 @@ images:  # Fashion-MNIST from Debian's package; without it the demo takes scikit
 	    || { $$sudo apt-get update -qq && $$sudo apt-get install -y -qq dataset-fashion-mnist; }; \
 	  } >/dev/null 2>&1 || echo "could not install it; going on without"; }
 
-test: $(BUILT)  ## all tests
-	$(BIN)/python -m pytest --device $(DEVICE)
+test: $(BUILT)  ## all tests, on all cores (WORKERS=0: in one process)
+	$(BIN)/python -m pytest --device $(DEVICE) -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 bench: $(BUILT)  ## kernels and whole optimizer steps, with the tables of targets
 	$(BIN)/python -m benchmarks.micro --full --device $(DEVICE)

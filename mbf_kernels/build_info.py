@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ._extension import EXTENSION, WHY_MISSING
+from .extension import EXTENSION, WHY_MISSING
 
 
 @dataclass(frozen=True)

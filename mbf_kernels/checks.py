@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._extension import EXTENSION
 from .errors import TensorTypeError, TensorValueError
+from .extension import EXTENSION
 from .layout import TileLayout
 from .options import StepScalars
 

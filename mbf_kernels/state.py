@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ._extension import EXTENSION
+from .extension import EXTENSION
 from .layout import TileLayout, diagonal_places, to_dense
 
 

@@ -1,6 +1,6 @@
 """Which device, backends and instruction sets the tests run on.
 
-``backend`` runs a test once per backend of the device, ``engine`` once per backend and instruction
+``backend`` runs a test once per backend of the device, ``variant`` once per backend and instruction
 set, ``isa`` once per instruction set of the CPU kernels. All of them restore what was set before.
 """
 
@@ -12,8 +12,10 @@ import pytest
 import torch
 
 import mbf_kernels as mk
-from mbf_kernels._extension import EXTENSION, WHY_MISSING
-from mbf_kernels.backends.registry import backends_for
+from mbf_kernels.extension import EXTENSION
+from tests.support import requirements
+from tests.support.backends import backends_of, require_backend
+from tests.support.requirements import require
 
 # On a busy machine a parallel region costs milliseconds, whatever the work in it. Tests of threads
 # ask for them through the ``threads`` fixture.
@@ -30,16 +32,25 @@ def _isas():
 
 def pytest_generate_tests(metafunc):
     device = metafunc.config.getoption("--device")
-    if "engine" in metafunc.fixturenames:
-        engines = []
-        for name in backends_for(torch.device(device)):
-            engines += [(name, isa) for isa in _isas()] if name == "cpu" else [(name, "")]
-        ids = [f"{name}-{isa}" if isa else name for name, isa in engines]
-        metafunc.parametrize("engine", engines, ids=ids, indirect=True)
+    if "variant" in metafunc.fixturenames:
+        variants = []
+        for name in backends_of(device):
+            variants += [(name, isa) for isa in _isas()] if name == "cpu" else [(name, "")]
+        ids = [f"{name}-{isa}" if isa else name for name, isa in variants]
+        metafunc.parametrize("variant", variants, ids=ids, indirect=True)
     elif "backend" in metafunc.fixturenames:
-        metafunc.parametrize("backend", backends_for(torch.device(device)), indirect=True)
+        metafunc.parametrize("backend", backends_of(device), indirect=True)
     elif "isa" in metafunc.fixturenames:
         metafunc.parametrize("isa", _isas(), indirect=True)
+
+
+def pytest_collection_modifyitems(items):
+    """Slow tests come first.
+
+    A worker takes a whole module or class: a slow one that is started last keeps one worker busy
+    after all others have finished.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture
@@ -47,25 +58,19 @@ def device(request):
     return torch.device(request.config.getoption("--device"))
 
 
-def _require(name):
-    status = mk.backends()[name]
-    if not status:
-        pytest.skip(f"backend {name!r} is {status}")
-
-
 @pytest.fixture
 def backend(request):
     """The name of the backend in use."""
-    _require(request.param)
+    require_backend(request.param)
     with mk.use_backend(request.param):
         yield request.param
 
 
 @pytest.fixture
-def engine(request):
-    """``(backend, instruction set)`` in use; the instruction set is '' where there is no choice."""
+def variant(request):
+    """A backend and, for the CPU, an instruction set: ``(name, isa)``, isa '' elsewhere."""
     name, isa = request.param
-    _require(name)
+    require_backend(name)
     if isa:
         EXTENSION.select_isa(isa)
     try:
@@ -79,8 +84,7 @@ def engine(request):
 @pytest.fixture
 def isa(request):
     """The instruction set of the CPU kernels in use."""
-    if EXTENSION is None:
-        pytest.skip(f"no compiled extension: {WHY_MISSING}")
+    require(requirements.extension)
     EXTENSION.select_isa(request.param)
     try:
         with mk.use_backend("cpu"):
@@ -92,8 +96,7 @@ def isa(request):
 @pytest.fixture
 def extension():
     """The compiled module."""
-    if EXTENSION is None:
-        pytest.skip(f"no compiled extension: {WHY_MISSING}")
+    require(requirements.extension)
     return EXTENSION
 
 

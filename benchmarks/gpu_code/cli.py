@@ -12,7 +12,7 @@ from rich.console import Console
 
 from csrc.cuda.units import MAX_BLOCK
 
-from ..progress import progress_bar
+from ..common.progress import progress_bar
 from . import report
 from .cards import AMD_ARCHITECTURES, ARCHITECTURES
 from .rows import AmdRow, Row, amd_rows, cuda_rows, triton_rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..micro import byte_model
+from ..common import byte_model
 
 
 @dataclass(frozen=True)

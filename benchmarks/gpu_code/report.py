@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..micro import byte_model
+from ..common import byte_model
 from .cards import CARDS
 from .least_work import least_work
 from .rows import AmdRow, Row

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from ..common.problem import streamed_blocks
+
 SIZES = (4, 9, 16, 25, 49)
 SWEPT_SIZES = (2, 3, 4, 6, 9, 12, 16, 20, 25, 32, 36, 49, 64)
 SWEPT_COUNTS = (100_000, 200_000, 500_000, 1_000_000, 2_000_000)
 
-# 92 MB of AdamW's tensors, 115 MB and more of ours: beyond the caches of the machines we know.
-STREAMED_PARAMETERS = 5_760_000
 IN_CACHE_BLOCKS = 16_000
 IN_CACHE_BLOCKS_25 = 2_000
 CALL_TENSORS = 64
@@ -43,11 +43,6 @@ class Case:
 def inverse_blocks(d: int) -> int:
     """Blocks for about 50 MB of dense matrices, in thousands: 160,000 for d = 9, 20,000 for 25."""
     return min(400_000, 13_000_000 // d**2 // 1000 * 1000)
-
-
-def streamed_blocks(d: int) -> int:
-    """Blocks with about the same number of parameters, beyond the cache."""
-    return STREAMED_PARAMETERS // d
 
 
 def quick() -> list[Case]:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .problem import LR, Problem
-from .verify import Verdict, compare, elementwise_tolerance, inverse_tolerance, params_tolerance
+from ..common.problem import LR, Problem
+from ..common.verify import (
+    Verdict,
+    compare,
+    elementwise_tolerance,
+    inverse_tolerance,
+    params_tolerance,
+)
 
 
 def check_inverse(problem: Problem, inverse: Tensor, bf16: bool = False) -> Verdict:

@@ -12,16 +12,18 @@ import click
 import torch
 from rich.console import Console
 
-from mbf_kernels._extension import EXTENSION, WHY_MISSING
+from mbf_kernels.extension import EXTENSION, WHY_MISSING
 
-from ..progress import progress_bar
-from . import cases, machine, plots, report
-from .device_option import device_option
+from ..common import machine
+from ..common.device_option import device_option
+from ..common.progress import progress_bar
+from ..common.targets import Target, print_targets
+from ..common.timing import Plan
+from . import cases, plots, report
 from .fma_peak import fma_peak
 from .results import Results
 from .runner import run_case
-from .targets import Target, targets
-from .timing import Plan
+from .targets import targets
 
 PLANS = {
     "quick": Plan(rounds=5, seconds=0.1, sample_seconds=0.002),
@@ -147,7 +149,7 @@ def main(
     found = targets(results) if full else []
     report.print_results(console, results)
     if found:
-        report.print_targets(console, found)
+        print_targets(console, found)
     _write(console, results, found, output, with_plots)
     console.print(f"{'Interrupted after' if interrupted else 'Took'} {seconds:.0f} s.")
     if interrupted:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from .timing import Call
-from .verify import Verdict
+from ..common.timing import Call
+from ..common.verify import Verdict
 
 
 class Role(str, Enum):

@@ -7,12 +7,12 @@ import ctypes
 import torch
 from torch import Tensor
 
-from mbf_kernels._extension import EXTENSION
+from mbf_kernels.extension import EXTENSION
 
-from . import byte_model
+from ..common import byte_model
+from ..common.problem import Problem
+from ..common.verify import Verdict, compare, elementwise_tolerance
 from .contender import Contender, Role
-from .problem import Problem
-from .verify import Verdict, compare, elementwise_tolerance
 
 ADAMW_LR = 1e-3
 ADAMW_BETAS = (0.9, 0.999)

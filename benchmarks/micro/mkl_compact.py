@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import byte_model
+from ..common import byte_model
+from ..common.problem import Problem
 from .checked_results import check_inverse
 from .contender import Absent, Contender, Role
-from .problem import Problem
 
 HOW_TO_GET = "pip install mbf-kernels[mkl], or set MKL_RT to the path of libmkl_rt"
 

@@ -9,11 +9,12 @@ from torch import Tensor
 
 import mbf_kernels as mk
 
-from . import byte_model
+from ..common import byte_model
+from ..common.mini_blocks import mini_blocks
+from ..common.problem import BETA, DAMPING, LR, MOMENTUM, WEIGHT_DECAY, Problem
+from ..common.verify import Verdict
 from .checked_results import check_ema, check_fused, check_inverse, check_step
 from .contender import Contender, Role
-from .problem import BETA, DAMPING, LR, MOMENTUM, WEIGHT_DECAY, Problem
-from .verify import Verdict
 
 
 class StepOptions(TypedDict):
@@ -25,29 +26,6 @@ class StepOptions(TypedDict):
 
 
 STEP = StepOptions(lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
-
-
-def _packed(problem: Problem, period: Tensor) -> list[Tensor]:
-    rows, cols = torch.tril_indices(problem.d, problem.d, device=problem.device)
-    return problem.as_tensors(period.float()[:, rows, cols])
-
-
-def mini_blocks(problem: Problem, bf16: bool = False, inverted: bool = False) -> mk.MiniBlocks:
-    """State that holds the problem's G, and P if ``inverted`` (zeros if not)."""
-    inverse = problem.inverse if inverted else torch.zeros_like(problem.stats)
-    blocks = mk.MiniBlocks(
-        problem.as_tensors(problem.params),
-        block_size=problem.d,
-        inverse_dtype=torch.bfloat16 if bf16 else torch.float32,
-    )
-    blocks.load_state_dict(
-        {
-            "stats": _packed(problem, problem.stats),
-            "weights": [torch.ones(count) for count in blocks.block_counts],
-            "inverse": _packed(problem, inverse),
-        }
-    )
-    return blocks
 
 
 def _suffix(bf16: bool) -> str:

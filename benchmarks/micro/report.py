@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..common.targets import Target
 from .cases import Kernel
 from .contender import Role
 from .results import CaseResult, Measurement, Results, amortised
-from .targets import Target
 
 STYLES = {Role.OURS: "bold", Role.COPY: "dim", Role.ADAMW: "dim"}
 RIGHT_COLUMNS = ("ns/block", "median", "speed-up", "GB/s", "of limit", "GF/s", "of peak")
@@ -131,21 +131,6 @@ def _call_table(chosen: list[CaseResult], where: str) -> Table:
             else:
                 table.add_row(Text(f"{m.contender}: {m.problem}", style="yellow"))
     return table
-
-
-def print_targets(console: Console, found: list[Target]) -> None:
-    """Every figure wanted, and what this run reached."""
-    table = Table(title="Targets")
-    for column in ("figure", "wanted", "reached", "met"):
-        table.add_column(column, overflow="fold")
-    marks = {
-        True: Text("yes", "green"),
-        False: Text("no", "red"),
-        None: Text("not measured", "dim"),
-    }
-    for target in found:
-        table.add_row(target.figure, target.wanted, target.reached, marks[target.met])
-    console.print(table)
 
 
 def write_json(path: Path, results: Results, found: list[Target]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from . import byte_model
+from ..common import byte_model
 from .cases import Case, Kernel
 from .contender import Role
 

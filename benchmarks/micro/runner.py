@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import torch
 
-from mbf_kernels._extension import EXTENSION
+from mbf_kernels.extension import EXTENSION
 
+from ..common.problem import Problem
+from ..common.timing import Entrant, Plan, round_robin, timer_for
 from . import limits, mkl_compact, ours, torch_contenders
 from .cases import CALL_TENSORS, Case, Kernel
 from .contender import Absent, Contender, Role
-from .problem import Problem
 from .results import CaseResult, Measurement
-from .timing import Entrant, Plan, round_robin, timer_for
 from .torch_contenders import compiled
 
 

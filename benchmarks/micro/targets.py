@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from . import byte_model
+from ..common import byte_model
+from ..common.problem import streamed_blocks
+from ..common.targets import Target, at_least, at_most
 from .cases import (
     CALL_TENSORS,
     IN_CACHE_BLOCKS,
@@ -14,7 +14,6 @@ from .cases import (
     Case,
     Kernel,
     inverse_blocks,
-    streamed_blocks,
 )
 from .results import Amortised, CaseResult, Measurement, Results, amortised
 
@@ -29,30 +28,6 @@ AMORTISED = {"mbf, float32 P": 1.8, "mbf, bf16 P": 1.4}
 FLAT = 1.2
 TWO_THREADS = 1.7
 CALL_MICROSECONDS = 40.0
-
-
-@dataclass(frozen=True)
-class Target:
-    """One figure. ``met`` is None where the run has not measured it."""
-
-    figure: str
-    wanted: str
-    reached: str
-    met: bool | None
-
-
-def _at_least(figure: str, wanted: float, reached: float | None, form: str = "{:.1f}x") -> Target:
-    met = None if reached is None else reached >= wanted
-    return Target(figure, form.format(wanted) + " or more", _shown(reached, form), met)
-
-
-def _at_most(figure: str, wanted: float, reached: float | None, form: str = "{:.2f}x") -> Target:
-    met = None if reached is None else reached <= wanted
-    return Target(figure, form.format(wanted) + " or less", _shown(reached, form), met)
-
-
-def _shown(reached: float | None, form: str) -> str:
-    return "" if reached is None else form.format(reached)
 
 
 def _measured(result: CaseResult | None, name: str) -> Measurement | None:
@@ -97,7 +72,7 @@ def _inverse_speedups(results: Results) -> list[Target]:
             ours = _ns(result, INVERSE)
             baseline = result.ns(result.baseline) if result and result.baseline else None
             figure = f"inverse against batched torch, d = {d}, {case.blocks:,} blocks"
-            found.append(_at_least(_with_threads(figure, threads), goal, _ratio(baseline, ours)))
+            found.append(at_least(_with_threads(figure, threads), goal, _ratio(baseline, ours)))
     return found
 
 
@@ -111,7 +86,7 @@ def _ahead_of_mkl(results: Results) -> list[Target]:
         result = results.find(_inverse_case(d), 1)
         mkl = result.named("MKL Compact") if result else None
         ratio = _ratio(result.ns(mkl) if result and mkl else None, _ns(result, INVERSE))
-        found.append(_at_least(f"inverse against MKL Compact, d = {d}", 1.0, ratio))
+        found.append(at_least(f"inverse against MKL Compact, d = {d}", 1.0, ratio))
     return found
 
 
@@ -124,7 +99,7 @@ def _bandwidth(results: Results) -> list[Target]:
             own = _measured(result, name)
             share = result.share_of_limit(own) if result and own else None
             figure = f"{kernel.value}, d = {d}, {case.blocks:,} blocks: GB/s against fused AdamW's"
-            found.append(_at_least(figure, OF_ADAMW_BANDWIDTH, share, "{:.0%}"))
+            found.append(at_least(figure, OF_ADAMW_BANDWIDTH, share, "{:.0%}"))
     return found
 
 
@@ -135,13 +110,13 @@ def _inverse_limits(results: Results) -> list[Target]:
     beyond = results.find(Case(Kernel.INVERSE, 9, streamed_blocks(9)), 1)
     copy_ns = beyond.ns(beyond.limit) if beyond and beyond.limit else None
     return [
-        _at_most(
+        at_most(
             f"inverse, d = 9, {IN_CACHE_BLOCKS:,} blocks (in cache), {isa}",
             goal,
             _ns(in_cache, INVERSE),
             "{:.1f} ns a block",
         ),
-        _at_most(
+        at_most(
             f"inverse, d = 9, {streamed_blocks(9):,} blocks: of a plain copy's time",
             OF_COPY_TIME,
             _ratio(_ns(beyond, INVERSE), copy_ns),
@@ -154,7 +129,7 @@ def _inverse_limits(results: Results) -> list[Target]:
 def _of_peak(results: Results, case: Case, where: str = "") -> Target:
     gflops = _ratio(float(byte_model.inverse_flops(case.d)), _ns(results.find(case, 1), INVERSE))
     figure = f"inverse, d = {case.d}, {case.blocks:,} blocks{where}: share of the FMA peak"
-    return _at_least(figure, OF_PEAK, _ratio(gflops, results.fma_peak.get(1)), "{:.0%}")
+    return at_least(figure, OF_PEAK, _ratio(gflops, results.fma_peak.get(1)), "{:.0%}")
 
 
 def _amortised_figures(results: Results) -> list[Target]:
@@ -162,7 +137,7 @@ def _amortised_figures(results: Results) -> list[Target]:
     figures: list[Amortised] = amortised(result) if result else []
     by_name = {figure.name: figure.of_adamw for figure in figures}
     return [
-        _at_most(
+        at_most(
             f"step + EMA / 10 + inverse / 100, d = 9, {streamed_blocks(9):,} blocks, {name}: "
             "of fused AdamW's time",
             goal,
@@ -183,7 +158,7 @@ def _flatness(results: Results) -> list[Target]:
             f"{kernel.value}, d = 9, {SWEPT_COUNTS[0]:,} to {SWEPT_COUNTS[-1]:,} blocks: "
             "largest over smallest ns a block"
         )
-        found.append(_at_most(figure, FLAT, spread))
+        found.append(at_most(figure, FLAT, spread))
     return found
 
 
@@ -191,7 +166,7 @@ def _two_threads(results: Results) -> list[Target]:
     # The inverse is bound by arithmetic, not by memory, in the cache and from d = 16 on.
     cases = [Case(Kernel.INVERSE, 9, IN_CACHE_BLOCKS), *(_inverse_case(d) for d in (16, 25, 49))]
     return [
-        _at_least(
+        at_least(
             f"two threads against one: {case}",
             TWO_THREADS,
             _ratio(_ns(results.find(case, 1), INVERSE), _ns(results.find(case, 2), INVERSE)),
@@ -205,4 +180,4 @@ def _call_overhead(results: Results) -> list[Target]:
     ns = _ns(result, "mbf step_")
     microseconds = None if ns is None else ns * CALL_TENSORS * 1e-3
     figure = f"one step_ call with {CALL_TENSORS} small tensors"
-    return [_at_most(figure, CALL_MICROSECONDS, microseconds, "{:.1f} microseconds")]
+    return [at_most(figure, CALL_MICROSECONDS, microseconds, "{:.1f} microseconds")]

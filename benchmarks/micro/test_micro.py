@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from ..common.problem import Problem
 from . import limits, ours, torch_contenders
 from .contender import Contender
-from .problem import Problem
 from .runner import admit
 
 Build = Callable[[Problem], Contender]

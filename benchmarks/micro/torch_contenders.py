@@ -11,10 +11,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from . import byte_model
+from ..common import byte_model
+from ..common.problem import BETA, DAMPING, LR, MOMENTUM, WEIGHT_DECAY, Problem
 from .checked_results import check_ema, check_fused, check_inverse, check_step
 from .contender import Contender, Role
-from .problem import BETA, DAMPING, LR, MOMENTUM, WEIGHT_DECAY, Problem
 
 Compile = Callable[[Callable[..., object]], Callable[..., object]]
 

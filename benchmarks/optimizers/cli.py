@@ -14,13 +14,12 @@ import click
 import torch
 from rich.console import Console
 
-from mbf_kernels._extension import EXTENSION, WHY_MISSING
+from mbf_kernels.extension import EXTENSION, WHY_MISSING
 
-from ..micro import machine
-from ..micro.device_option import device_option
-from ..micro.report import print_targets
-from ..micro.targets import Target
-from ..progress import progress_bar
+from ..common import machine
+from ..common.device_option import device_option
+from ..common.progress import progress_bar
+from ..common.targets import Target, print_targets
 from . import plots, report
 from .contenders import MBF_BARE, Contender, everyone
 from .networks import NETWORKS

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..micro.timing import CpuTimer
+from ..common.timing import CpuTimer
 from .contenders import Contender
 from .gradients import GradientSets
 from .networks import Network

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..micro.targets import Target
+from ..common.targets import Target
 from .contenders import ADAM_DEFAULT, ADAM_FUSED, Role
 from .results import Measurement, NetworkResult, Results
 

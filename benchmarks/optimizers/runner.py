@@ -10,15 +10,15 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ..micro.timing import Timer, timer_for
-from ..micro.verify import Verdict
+from ..common.state_bytes import state_bytes
+from ..common.timing import Timer, timer_for
+from ..common.verify import Verdict
 from .contenders import Absent, Contender, Form, Role
 from .cycle import ALIKE
 from .gradients import GradientSets
 from .networks import Network, parameter_count
 from .reference import STEPS, Expected, Rule, expected_moves
 from .results import Measurement, NetworkResult
-from .state_bytes import state_bytes
 from .verify import check_moved, check_moved_at_all
 
 Announce = Callable[[str], None]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from ..micro.cases import streamed_blocks
-from ..micro.ours import mini_blocks
-from ..micro.problem import LR, MOMENTUM, Problem
-from ..micro.timing import Entrant, Plan, round_robin, timer_for
-from ..micro.verify import compare, inverse_tolerance
+from ..common.mini_blocks import mini_blocks
+from ..common.problem import LR, MOMENTUM, Problem, streamed_blocks
+from ..common.timing import Entrant, Plan, round_robin, timer_for
+from ..common.verify import compare, inverse_tolerance
 
 BLOCK_SIZE = 9
 BLOCKS = streamed_blocks(BLOCK_SIZE)

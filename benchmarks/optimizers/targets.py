@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..micro.targets import Target
+from ..common.targets import Target, at_most
 from .contenders import (
     ADAM_DEFAULT,
     ADAM_FUSED,
@@ -34,13 +34,13 @@ def targets(results: Results) -> list[Target]:
         *_resnet32(results.find("resnet32")),
         *_vgg16_convolutions(results.find("vgg16-conv")),
         *(_faster_everywhere(results.networks, peer) for peer in (SHAMPOO, SOAP)),
-        _at_most(
+        at_most(
             "ResNet-32: Python of a step",
             OVERHEAD_MILLISECONDS,
             None if results.overhead_seconds is None else results.overhead_seconds * 1e3,
             "{:.2f} ms",
         ),
-        _at_most(
+        at_most(
             f"scale-free step against the bare one, d = {BLOCK_SIZE}, {BLOCKS:,} blocks",
             SCALE_FREE_OF_BARE,
             results.scale_free_ratio,
@@ -48,18 +48,12 @@ def targets(results: Results) -> list[Target]:
     ]
 
 
-def _at_most(figure: str, wanted: float, reached: float | None, form: str = "{:.2f}x") -> Target:
-    shown = "" if reached is None else form.format(reached)
-    met = None if reached is None else reached <= wanted
-    return Target(figure, form.format(wanted) + " or less", shown, met)
-
-
 def _resnet32(result: NetworkResult | None) -> Iterable[Target]:
     for contender in (MBF_BARE, MBF_GRAFT):
         for adam, wanted in ((ADAM_DEFAULT, OF_DEFAULT_ADAM), (ADAM_FUSED, OF_FUSED_ADAM)):
             ratio = result.ratio(contender, adam) if result else None
             name = "default Adam" if adam == ADAM_DEFAULT else "fused Adam"
-            yield _at_most(f"ResNet-32: {contender} against {name}", wanted, ratio)
+            yield at_most(f"ResNet-32: {contender} against {name}", wanted, ratio)
     speedup = result.ratio(MBF_TORCH, MBF_BARE) if result else None
     yield Target(
         "ResNet-32: MBF against MBF in plain torch",
@@ -71,13 +65,13 @@ def _resnet32(result: NetworkResult | None) -> Iterable[Target]:
     ratio = None
     if staggered is not None and staggered.longest and staggered.seconds:
         ratio = staggered.longest / staggered.seconds
-    yield _at_most("ResNet-32: longest step against the mean, staggered", LONGEST_OF_MEAN, ratio)
+    yield at_most("ResNet-32: longest step against the mean, staggered", LONGEST_OF_MEAN, ratio)
 
 
 def _vgg16_convolutions(result: NetworkResult | None) -> Iterable[Target]:
     for contender, wanted in CONVOLUTIONS_OF_FUSED_ADAM.items():
         ratio = result.ratio(contender, ADAM_FUSED) if result else None
-        yield _at_most(f"VGG-16 convolutions: {contender} against fused Adam", wanted, ratio)
+        yield at_most(f"VGG-16 convolutions: {contender} against fused Adam", wanted, ratio)
 
 
 def _faster_everywhere(networks: list[NetworkResult], peer: str) -> Target:

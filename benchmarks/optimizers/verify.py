@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from ..micro.verify import BF16_EPS, EPS, Verdict, inverse_tolerance
+from ..common.verify import BF16_EPS, EPS, Verdict, inverse_tolerance
 from .reference import STEPS, Expected
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import nn
 
-from ..micro import machine
+from ..common import machine
 from . import plots, report
 from .images import DataError
 from .methods import METHODS, Method

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..optimizers.state_bytes import state_bytes
+from ..common.state_bytes import state_bytes
 from .methods import METHODS
 from .problems import Problem
 from .run import Run, best_rates, equal_process_seconds

@@ -1,4 +1,4 @@
-"""Without data the message says how to get it; digits step in where they can."""
+"""Without data the message says how to get it; where possible digits are used instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def no_system_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data, "DEBIAN_FOLDER", tmp_path / "absent")
 
 
-def test_digits_step_in_and_say_so() -> None:
+def test_digits_replace_missing_images_with_a_note() -> None:
     pytest.importorskip("sklearn")
     images = data.load_grey_images_or_digits(None)
     assert len(images.train) + len(images.test) == 1797

@@ -57,6 +57,16 @@ def test_no_images_at_all(tmp_path: Path) -> None:
         (gzip.compress(_idx(IMAGES))[:-9], "expected a whole gzip file"),
         (b"\x1f\x8b nonsense", "expected a whole gzip file"),
     ],
+    ids=[
+        "empty",
+        "another type",
+        "a page",
+        "half a header",
+        "a byte too few",
+        "a byte too many",
+        "half a gzip file",
+        "no gzip file",
+    ],
 )
 def test_a_broken_file(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "file"

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._extension import EXTENSION, WHY_MISSING
+from ..extension import EXTENSION, WHY_MISSING
 from ..layout import TileLayout
 from ..options import Buffers, Inversion, StepOptions, Update
 from ..state import BlockState

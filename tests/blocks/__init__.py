@@ -1,0 +1,1 @@
+"""The operations on blocks, on every backend and instruction set."""

@@ -1,0 +1,207 @@
+"""Memory a step must not write: shared, read-only, or watched by autograd."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import mbf_kernels as mk
+from tests.support.block_checks import make
+from tests.support.child_process import output_of, python
+from tests.support.scene import D
+
+OVERLAP = "expected separate memory, but they overlap"
+
+
+def test_one_tensor_twice(scene):
+    same = torch.zeros_like(scene.params[1])
+    d = scene.blocks.block_size
+    for name in ("params", "momenta"):
+        wrong = [same[:3], same]
+        scene.refuses(ValueError, OVERLAP, lambda s, n=name, w=wrong: s.step(**{n: w}))
+    assert same.shape == (17, d)
+    assert not same.any()
+
+
+def test_parameters_and_momenta(scene):
+    match = r"(params|momenta)\[0\] and (params|momenta)\[0\]: " + OVERLAP
+    scene.refuses(ValueError, match, lambda s: s.step(momenta=[s.params[0], s.momenta[1]]))
+
+
+@pytest.mark.parametrize("written", ["params", "momenta"])
+def test_gradients_in_written_memory(scene, written):
+    def call(s):
+        s.step(grads=[s.grads[0], getattr(s, written)[1]])
+
+    match = rf"(grads\[1\] and {written}\[1\]|{written}\[1\] and grads\[1\]): {OVERLAP}"
+    scene.refuses(ValueError, match, call)
+
+
+def test_partial_overlap(scene):
+    """One shared element is enough."""
+    n = scene.params[1].numel()
+    memory = torch.zeros(2 * n - 1, device=scene.blocks.device)
+    params, momenta = memory[:n], memory[n - 1 :]
+    scene.refuses(
+        ValueError,
+        OVERLAP,
+        lambda s: s.step(params=[s.params[0], params], momenta=[s.momenta[0], momenta]),
+    )
+    assert not memory.any()
+
+
+def test_neighbours_do_not_overlap(scene):
+    n = scene.params[1].numel()
+    memory = torch.zeros(3 * n, device=scene.blocks.device)
+    params, grads, momenta = memory[:n], memory[n : 2 * n], memory[2 * n :]
+    grads.fill_(1.0)
+    scene.step(
+        params=[scene.params[0], params],
+        grads=[scene.grads[0], grads],
+        momenta=[scene.momenta[0], momenta],
+    )
+    assert (grads == 1.0).all()
+    assert (momenta == 1.0).all()
+    assert params.any()
+
+
+def test_gradients_may_share_memory(backend, device):
+    """They are only read."""
+    blocks, params, grads, momenta = make([(3, D), (3, D)], D, device=device)
+    blocks.fused_step_(params, [grads[0], grads[0]], momenta, lr=0.1, damping=0.5)
+    assert torch.equal(*blocks.stats().split(3))
+
+
+@pytest.mark.parametrize("name", ["params", "momenta"])
+def test_expanded(scene, name):
+    d = scene.blocks.block_size
+    row = torch.zeros(1, d, device=scene.blocks.device)
+    wrong = [row.expand(3, d), getattr(scene, name)[1]]
+    match = rf"{name}\[0\]: several of its numbers share memory"
+    scene.refuses(ValueError, match, lambda s: s.step(**{name: wrong}))
+    assert not row.any()
+
+
+def read_only(path, count):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.from_numpy(np.memmap(path, dtype=np.float32, mode="r", shape=(count,)))
+
+
+@pytest.fixture
+def read_only_file(tmp_path, device, extension):
+    if device.type != "cpu":
+        pytest.skip("memory maps are CPU memory")
+    path = tmp_path / "numbers"
+    np.full(17 * 65, 2.0, dtype=np.float32).tofile(path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["params", "momenta"])
+def test_read_only(read_only_file, scene, name):
+    mapped = read_only(read_only_file, 17 * scene.blocks.block_size)
+    wrong = [getattr(scene, name)[0], mapped]
+    match = rf"{name}\[1\]: its memory is read-only"
+    scene.refuses(ValueError, match, lambda s: s.step(**{name: wrong}))
+    assert (mapped == 2.0).all()
+
+
+def test_read_only_gradients_are_fine(read_only_file, scene):
+    mapped = read_only(read_only_file, 17 * scene.blocks.block_size)
+    scene.step(grads=[scene.grads[0], mapped])
+    scene.blocks.update_([scene.grads[0], mapped], beta=0.5)
+
+
+def test_read_only_where_writable_memory_was(read_only_file):
+    """An address may be mapped again with other rights: a refusal, not a crash."""
+    script = """
+        import sys, warnings
+        import numpy as np, torch, mbf_kernels as mk
+        warnings.simplefilter("ignore")
+        count = 17 * 9
+        grads, momenta = [torch.ones(count)], [torch.zeros(count)]
+        blocks = mk.MiniBlocks([torch.zeros(count)], 9)
+
+        def mapped(mode):
+            return np.memmap(sys.argv[1], dtype=np.float32, mode=mode, shape=(count,))
+
+        places = set()
+        for mode in ("c", "r"):
+            memory = mapped(mode)
+            params = torch.from_numpy(memory)
+            places.add(params.data_ptr())
+            try:
+                blocks.step_([params], grads, momenta, lr=0.1)
+                print(mode, "written")
+            except ValueError as error:
+                print(mode, error)
+            del params, memory
+        print("same place" if len(places) == 1 else "another place")
+        """
+    lines = output_of(python(script, read_only_file)).splitlines()
+    assert lines[:2] == ["c written", "r params[0]: its memory is read-only"]
+    if lines[2] != "same place":
+        pytest.skip("the system mapped the second file elsewhere")
+
+
+def test_requires_grad(scene):
+    for name in ("params", "momenta"):
+        watched = [t.clone().requires_grad_() for t in getattr(scene, name)]
+        match = rf"{name}\[0\]: requires a gradient .* expected the call inside torch.no_grad\(\)"
+        scene.refuses(RuntimeError, match, lambda s, n=name, w=watched: s.step(**{n: w}))
+        with torch.no_grad():
+            scene.step(**{name: watched})
+
+
+def test_gradients_that_require_a_gradient_are_only_read(scene):
+    watched = [g.clone().requires_grad_() for g in scene.grads]
+    scene.step(grads=watched)
+    scene.blocks.update_(watched, beta=0.5)
+    assert not any(m.requires_grad for m in scene.momenta)
+
+
+@pytest.mark.parametrize("name", ["params", "momenta"])
+def test_inference_tensors(scene, name):
+    """Like torch itself: not written outside inference mode, free inside it."""
+    with torch.inference_mode():
+        frozen = [t.clone() for t in getattr(scene, name)]
+    before = [t.clone() for t in frozen]
+    scene.refuses(
+        ValueError, rf"{name}\[0\]: its memory is read-only", lambda s: s.step(**{name: frozen})
+    )
+    assert all(torch.equal(a, b) for a, b in zip(frozen, before, strict=True))
+    with torch.inference_mode():
+        scene.step(**{name: frozen})
+    assert not torch.equal(frozen[1], before[1])
+
+
+def test_updates_are_seen_by_autograd(scene):
+    """A value saved for backward and then stepped over is an error there, as with torch's own."""
+    weight = scene.params[1].clone().requires_grad_()
+    loss = (weight * weight).sum()
+    with torch.no_grad():
+        scene.step(params=[scene.params[0], weight])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_version_counters(scene):
+    before = [t._version for t in (*scene.params, *scene.momenta, *scene.grads)]
+    scene.blocks.step_(scene.params, scene.grads, scene.momenta, lr=0.1)
+    after = [t._version for t in (*scene.params, *scene.momenta, *scene.grads)]
+    assert all(new > old for old, new in zip(before[:4], after[:4], strict=True))
+    assert before[4:] == after[4:], "gradients are only read"
+
+
+def test_a_view_of_a_parameter_notices(backend, device):
+    base = torch.zeros(2, D, device=device)
+    view = base[1:]
+    blocks = mk.MiniBlocks([view], D)
+    version = base._version
+    blocks.step_(
+        [view], [torch.ones(1, D, device=device)], [torch.zeros(1, D, device=device)], lr=1.0
+    )
+    assert base._version > version
+    assert base[0].eq(0).all()
+    assert base[1].eq(-1).all()

@@ -1,0 +1,1 @@
+"""The C++ sources of csrc, tested without Python."""

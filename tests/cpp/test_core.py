@@ -1,0 +1,21 @@
+"""The headers in csrc, compiled on their own with sanitizers and run."""
+
+import pytest
+
+from tests.support.cpp_build import LEVELS, check_program
+
+pytestmark = pytest.mark.slow
+
+
+def test_core(tmp_path):
+    check_program(tmp_path, "test_core")
+
+
+@pytest.mark.parametrize("level", ["baseline", "avx2", "avx512"])
+def test_lanes(tmp_path, level):
+    check_program(tmp_path, "test_lanes", level=level)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_number_formats(tmp_path, level):
+    check_program(tmp_path, "test_number_formats", level=level)

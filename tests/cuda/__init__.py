@@ -1,0 +1,1 @@
+"""The CUDA backend: kernels executed on the CPU, host logic, build."""

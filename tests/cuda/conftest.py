@@ -1,0 +1,26 @@
+"""The CUDA backend's operators, executed on the CPU."""
+
+import pytest
+import torch
+
+import mbf_kernels as mk
+from tests.support.cuda_on_cpu import CudaOnCpu
+from tests.support.requirements import nvcc, ptxcpu, require
+
+OPERATORS = ("update_", "invert_", "step_", "fused_step_", "spd_inverse")
+
+
+@pytest.fixture
+def cuda():
+    """The operators, to be called directly."""
+    require(nvcc, ptxcpu)
+    return CudaOnCpu()
+
+
+@pytest.fixture
+def cuda_backend(cuda, extension, monkeypatch):
+    """The same operators, as those that MiniBlocks calls: it needs the extension for that."""
+    for name in OPERATORS:
+        monkeypatch.setattr(torch.ops.mbf_kernels, name, getattr(cuda, name))
+    with mk.use_backend("cpu"):
+        yield cuda

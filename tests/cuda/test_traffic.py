@@ -1,0 +1,10 @@
+"""What the compiled CUDA kernels move, recorded while they run on the CPU."""
+
+import pytest
+
+from tests.support.child_process import Suite
+from tests.support.requirements import extension, nvcc, ptxcpu
+
+pytestmark = [pytest.mark.cuda_ptx, pytest.mark.slow]
+
+TestTraffic = Suite("cuda/traffic_suite.py", extension, nvcc, ptxcpu).test_class()

@@ -1,0 +1,113 @@
+"""The memory that the compiled CUDA kernels for blocks of nine move. Run by ``test_traffic.py``.
+
+Against the byte model that all kernels are compared by: every element of a block once, in whole
+sectors of memory. Launch parameters do not count.
+"""
+
+import pytest
+import torch
+
+from benchmarks.common import byte_model
+from tests.support import ptx_traffic
+from tests.support.block_checks import make
+from tests.support.ptx_traffic import LOAD, SECTOR, STORE
+from tests.support.ptxcpu_module import load_ptxcpu
+
+D = 9
+TRIANGLE = byte_model.triangle_bytes(D)
+VECTOR = 4 * D
+COUNTS = (256, 128)
+BLOCKS, TILES = 384, 24
+WEIGHT, TALLY = 8, 16  # of a tile: the weight alone, weight and trace
+INFO = 4  # of a block: the pivot that failed
+
+launches = ptx_traffic.record(load_ptxcpu())
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["P in fp32", "P in bf16"])
+def case(request, cuda_backend):
+    blocks, params, grads, momenta = make([(n, D) for n in COUNTS], D, inverse_dtype=request.param)
+    # Sectors are counted from where memory begins.
+    for tensor in (*params, *grads, *momenta, blocks._state.stats, blocks._state.inverse):
+        assert tensor.data_ptr() % SECTOR == 0
+    launches.clear()
+    return blocks, params, grads, momenta
+
+
+def inverse_triangle(blocks):
+    return byte_model.triangle_bytes(D, blocks._state.inverse.element_size())
+
+
+def check(traffic, tensors, loads, stores):
+    """Bytes per block, each moved once, in whole sectors in every instruction of a warp."""
+    part = traffic.within(*tensors)
+    for kind, expected in ((LOAD, loads), (STORE, stores)):
+        moved = part.of(kind)
+        assert moved.bytes == moved.distinct_bytes == BLOCKS * expected
+        assert SECTOR * moved.sectors == BLOCKS * expected
+
+
+def check_total(traffic, per_block, per_tile=0):
+    moved = traffic.of(LOAD).distinct_bytes + traffic.of(STORE).distinct_bytes
+    assert moved == BLOCKS * per_block + TILES * per_tile
+    assert len(traffic.of(ptx_traffic.ATOMIC).accesses) == 0
+
+
+def test_update(case):
+    blocks, _, grads, _ = case
+    blocks.update_(grads, 0.5)
+    (traffic,) = launches
+    check(traffic, [blocks._state.stats], TRIANGLE, TRIANGLE)
+    check(traffic, grads, VECTOR, 0)
+    check_total(traffic, byte_model.ema_bytes(D), WEIGHT + TALLY)
+
+
+def test_invert(case):
+    blocks, *_ = case
+    blocks.invert_(damping=0.5)
+    (traffic,) = launches
+    check(traffic, [blocks._state.stats], TRIANGLE, 0)
+    check(traffic, [blocks._state.inverse], 0, inverse_triangle(blocks))
+    check_total(traffic, TRIANGLE + inverse_triangle(blocks) + INFO)
+
+
+def test_step(case):
+    blocks, params, grads, momenta = case
+    blocks.step_(params, grads, momenta, lr=0.1)
+    (traffic,) = launches
+    check(traffic, [blocks._state.inverse], inverse_triangle(blocks), 0)
+    check(traffic, grads, VECTOR, 0)
+    check(traffic, momenta, VECTOR, VECTOR)
+    check(traffic, params, VECTOR, VECTOR)
+    number = blocks._state.inverse.element_size()
+    check_total(traffic, byte_model.step_bytes(D, number))
+
+
+def test_everything(case):
+    """In one launch; the new inverse is read back, which finds it in the cache."""
+    blocks, params, grads, momenta = case
+    blocks.fused_step_(params, grads, momenta, lr=0.1, beta=0.5, damping=0.5)
+    (traffic,) = launches
+    check(traffic, [blocks._state.stats], TRIANGLE, TRIANGLE)
+    check(traffic, [blocks._state.inverse], inverse_triangle(blocks), inverse_triangle(blocks))
+    check(traffic, grads, VECTOR, 0)
+    check(traffic, momenta, VECTOR, VECTOR)
+    check(traffic, params, VECTOR, VECTOR)
+    number = blocks._state.inverse.element_size()
+    read_back = inverse_triangle(blocks)
+    check_total(traffic, byte_model.fused_bytes(D, number) + read_back + INFO, WEIGHT + TALLY)
+
+
+def test_scale_free(case):
+    """Two launches: P M is written by the first and read by the second, the parameters follow."""
+    blocks, params, grads, momenta = case
+    blocks.step_(params, grads, momenta, lr=0.1, target_norms=torch.tensor([1.0]))
+    first, second = launches
+    check(first, [blocks._state.inverse], inverse_triangle(blocks), 0)
+    check(first, grads, VECTOR, 0)
+    check(first, momenta, VECTOR, VECTOR)
+    check(first, params, 0, 0)
+    directions = blocks._buffers.directions
+    check(first, [directions], 0, VECTOR)
+    check(second, [directions], VECTOR, 0)
+    check(second, params, VECTOR, VECTOR)

@@ -1,0 +1,1 @@
+"""The optimizer ``mbf_optim.MBF``."""

@@ -1,0 +1,1 @@
+"""The package as installed: backend choice, report, documentation."""

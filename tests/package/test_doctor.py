@@ -1,0 +1,75 @@
+"""The report of ``python -m mbf_kernels``: what it says is true, and wrong results are found."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+import mbf_kernels as mk
+from mbf_kernels import __main__ as page
+from mbf_kernels import doctor
+from mbf_kernels.backends.registry import resolve
+from tests.support.child_process import output_of
+
+
+def report_of(*arguments):
+    return output_of([sys.executable, "-m", "mbf_kernels", *arguments])
+
+
+def test_the_report_names_what_is_used():
+    shown = report_of()
+    assert shown.startswith(f"mbf_kernels {mk.__version__}\n")
+    for name, status in mk.backends().items():
+        assert f"  {name:<13} {status}\n" in shown
+    assert f"served by the backend {resolve(torch.device('cpu'))!r}" in shown
+    assert f"torch         {torch.__version__}\n" in shown
+    assert shown.count(": ok, worst error") == len(list(doctor.self_tests()))
+
+
+def test_json():
+    found = json.loads(report_of("--json"))
+    assert found["version"] == mk.__version__
+    assert found["devices"]["cpu"]["backend"] == resolve(torch.device("cpu"))
+    assert all(test["passed"] for test in found["self_tests"])
+    assert {test["backend"] for test in found["self_tests"]} >= {"torch"}
+
+
+def test_help_and_no_test():
+    assert "--json" in report_of("--help")
+    assert "self-test" not in report_of("--no-test")
+
+
+def test_every_backend_of_the_device_is_tested():
+    tests = list(doctor.self_tests())
+    on_cpu = [test.backend for test in tests if test.device == "cpu"]
+    assert on_cpu[0] == resolve(torch.device("cpu"))
+    assert set(on_cpu) >= {"torch"} | ({"cpu"} if mk.backends()["cpu"] else set())
+    assert all(0 < test.worst <= 1 for test in tests)
+
+
+@pytest.mark.parametrize("fault", ["inverse", "step", "dense", "raise"])
+def test_a_wrong_result_is_found(fault, monkeypatch, capsys):
+    step, invert = mk.MiniBlocks.fused_step_, doctor.spd_inverse
+
+    def bad_step(self, params, *args, **options):
+        step(self, params, *args, **options)
+        if fault == "inverse":
+            self._state.inverse[0, 0, 3] *= 1.01
+        if fault == "step":
+            params[0][7, 0] += 0.01
+        if fault == "raise":
+            raise RuntimeError("no such instruction")
+
+    def bad_inverse(matrices):
+        inverse, info = invert(matrices)
+        if fault == "dense":
+            inverse[3, 0, 0] = float("nan")
+        return inverse, info
+
+    monkeypatch.setattr(mk.MiniBlocks, "fused_step_", bad_step)
+    monkeypatch.setattr(doctor, "spd_inverse", bad_inverse)
+    assert not any(test.passed for test in doctor.self_tests())
+    monkeypatch.setattr(sys, "argv", ["mbf_kernels"])
+    assert page.main() == 1
+    assert "FAILED" in capsys.readouterr().out

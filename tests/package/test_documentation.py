@@ -1,0 +1,80 @@
+"""The examples in the docstrings and pages run and give what they say."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import mbf_kernels
+import mbf_optim
+from tests.support.paths import ROOT
+
+MODULES = [
+    name
+    for package in (mbf_kernels, mbf_optim)
+    for name in [
+        package.__name__,
+        *(
+            m.name
+            for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+            if ".triton." not in m.name  # which import Triton
+        ),
+    ]
+    if not name.endswith("._C")
+]
+WITH_EXAMPLES = {
+    "mbf_kernels.backends.registry",
+    "mbf_kernels.errors",
+    "mbf_kernels.build_info",
+    "mbf_kernels.linalg",
+    "mbf_kernels.mini_blocks",
+    "mbf_optim",
+    "mbf_optim.mbf",
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(name):
+    module = importlib.import_module(name)
+    result = doctest.testmod(module)
+    assert result.failed == 0
+    if name in WITH_EXAMPLES:
+        assert result.attempted > 0
+
+
+@pytest.mark.parametrize("package", [mbf_kernels, mbf_optim], ids=lambda p: p.__name__)
+def test_public_names_are_documented(package):
+    for name in package.__all__:
+        assert getattr(package, name).__doc__, name
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten())
+        self.head = nn.Linear(4 * 36, 10)
+
+    def forward(self, x):
+        return self.head(self.backbone(x))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/optimizer.md"])
+def test_code_of_a_page(page, capsys):
+    """Every Python block of a page, one after the other, with what its text takes for granted."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    assert blocks
+    x, y = torch.randn(16, 1, 8, 8), torch.randint(10, (16,))
+    names = {
+        "model": Network(),
+        "loss_fn": nn.CrossEntropyLoss(),
+        "loader": [(x, y)] * 3,
+        "x": x,
+        "y": y,
+        "torch": torch,
+    }
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)

@@ -1,0 +1,1 @@
+"""What the tests share: references, checks, builds and child processes."""

@@ -1,0 +1,28 @@
+"""Which backends serve a device, and skipping where one is missing."""
+
+import pytest
+import torch
+
+import mbf_kernels as mk
+from mbf_kernels.backends.registry import backends_for
+
+
+def backends_of(device):
+    """All that serve a device."""
+    return backends_for(torch.device(device))
+
+
+def require_backend(name):
+    status = mk.backends()[name]
+    if not status:
+        pytest.skip(f"backend {name!r} is {status}")
+
+
+def on_every_backend(device, run):
+    """The results of ``run()``, one per backend of the device."""
+    results = []
+    for name in backends_of(device):
+        require_backend(name)
+        with mk.use_backend(name):
+            results.append(run())
+    return results

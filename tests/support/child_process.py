@@ -1,0 +1,140 @@
+"""Commands and whole suites of tests in processes of their own.
+
+A suite is a file of tests that cannot share a process with the others. Triton decides when it is
+imported whether it interprets or compiles, and for which architecture; ptxcpu decides when it
+translates a kernel whether it records memory traffic.
+"""
+
+import ast
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import xml.etree.ElementTree as ET
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT, TESTS
+from tests.support.requirements import require
+
+SHOWN = 4000  # characters of a child's output that a failure message shows
+
+
+def run(command, folder=ROOT, **environment):
+    """The finished process of ``command``, with its output as text.
+
+    ``environment`` holds changes to the variables of this process; None removes one.
+    """
+    changed = os.environ | environment
+    variables = {name: str(value) for name, value in changed.items() if value is not None}
+    return subprocess.run(
+        [str(word) for word in command],
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def output_of(command, folder=ROOT, **environment):
+    """What a command prints that has to succeed."""
+    done = run(command, folder, **environment)
+    assert done.returncode == 0, describe(done)
+    return done.stdout
+
+
+def python(script, *arguments):
+    """The command that runs a script given as text."""
+    return [sys.executable, "-c", textwrap.dedent(script), *arguments]
+
+
+def describe(done):
+    """For a failure message: the command, how it ended and the end of what it printed."""
+    return (
+        f"exit code {done.returncode} of {' '.join(done.args)[:SHOWN]}\n"
+        f"{done.stdout[-SHOWN:]}{done.stderr[-SHOWN:]}"
+    )
+
+
+@dataclass
+class Outcome:
+    """Of one test function of a suite, over all its parameters."""
+
+    failures: list[str] = field(default_factory=list)
+    skips: list[str] = field(default_factory=list)
+
+
+class Suite:
+    """A file of tests that runs in a child process; each of its functions is a case here.
+
+    ``file`` is relative to tests/, ``needs`` are functions of :mod:`tests.support.requirements`.
+    ``share=(i, n)`` takes every n-th function, so that several workers can divide a long suite.
+    The child's tests may skip for the reason ``may_skip`` only: any other skip is a failure.
+    Other keywords are changes to the child's environment.
+    """
+
+    def __init__(self, file, *needs, share=(0, 1), may_skip=None, **environment):
+        first, step = share
+        self.names = _test_functions(TESTS / file)[first::step]
+        self.file, self.needs = file, needs
+        self.may_skip, self.environment = may_skip, environment
+
+    def test_class(self):
+        """A class with a case for each function. A class is not divided among workers."""
+        suite = self
+
+        class Cases:
+            @pytest.mark.parametrize("name", suite.names)
+            def test(self, name):
+                suite.check(name)
+
+        return Cases
+
+    def check(self, name):
+        """Passes, fails or skips as the function did in the child."""
+        require(*self.needs)
+        outcomes, output = self._finished
+        assert name in outcomes, f"{name} did not run:\n{output[-SHOWN:]}"
+        outcome = outcomes[name]
+        unexpected = [reason for reason in outcome.skips if reason != self.may_skip]
+        assert not outcome.failures + unexpected, "\n".join(outcome.failures + unexpected)
+        if outcome.skips:
+            pytest.skip(self.may_skip)
+
+    @cached_property
+    def _finished(self):
+        """``(outcomes by function, output)`` of the child, which runs at the first use."""
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "report.xml"
+            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-x"]
+            command += ["-W", "ignore::RuntimeWarning", f"--junitxml={report}"]
+            command += [f"{TESTS / self.file}::{name}" for name in self.names]
+            done = run(command, **self.environment)
+            outcomes = _outcomes(report) if report.exists() else {}
+            return outcomes, done.stdout + done.stderr
+
+
+def _test_functions(path):
+    """Read without importing the file."""
+    return [
+        node.name
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+
+
+def _outcomes(report):
+    outcomes = defaultdict(Outcome)
+    for case in ET.parse(report).getroot().iter("testcase"):
+        full_name = case.attrib["name"]
+        outcome = outcomes[full_name.split("[")[0]]
+        for problem in (*case.iter("failure"), *case.iter("error")):
+            outcome.failures.append(f"{full_name}: {problem.text}")
+        outcome.skips += [skip.attrib["message"] for skip in case.iter("skipped")]
+    return dict(outcomes)

@@ -1,0 +1,52 @@
+"""Compiles csrc/cuda for tests: kernels to PTX that runs on the CPU, the plan to a library.
+
+What was compiled is kept in the user's cache, by the contents of all sources.
+"""
+
+import ctypes
+import hashlib
+from functools import cache
+
+from tests.support import build_cache
+from tests.support.paths import CSRC, TESTS
+from tests.support.ptxcpu_module import load_ptxcpu
+
+PTX_ARCHITECTURE = "compute_80"
+
+
+@cache
+def source_hash():
+    digest = hashlib.sha256()
+    files = [
+        CSRC / "job.h",
+        *CSRC.glob("core/*.h"),
+        *CSRC.glob("cuda/*.[ch]*"),
+        *TESTS.glob("cpp/cuda_*"),
+    ]
+    for path in sorted(files):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+@cache
+def module(unit):
+    """The kernels of a unit (csrc/cuda/units.py), ready to run on the CPU."""
+    command = [
+        *("nvcc", "-std=c++20", "--expt-relaxed-constexpr", f"-arch={PTX_ARCHITECTURE}", "-ptx"),
+        *([f"-D{unit.define}"] if unit.define else []),
+        *(str(CSRC / "cuda" / unit.source), "-o"),
+    ]
+    ptxcpu = load_ptxcpu()
+    # ptxcpu compiles as well, and keeps the result in a cache of its own.
+    with build_cache.locked(f"{unit.source}-{unit.define}"):
+        ptx = build_cache.made(command, source_hash(), "kernels.ptx")
+        return ptxcpu.Module(ptx.read_text())
+
+
+@cache
+def plan_library():
+    """csrc/cuda/plan.cpp with the C interface of tests/cpp/cuda_plan_c.cpp."""
+    sources = [CSRC / "cuda" / "plan.cpp", TESTS / "cpp" / "cuda_plan_c.cpp"]
+    command = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", *map(str, sources), "-o"]
+    with build_cache.locked("plan"):
+        return ctypes.CDLL(str(build_cache.made(command, source_hash(), "plan.so")))

@@ -1,0 +1,283 @@
+"""The operators of torch.ops.mbf_kernels as the CUDA backend performs them, on tensors of the CPU.
+
+The real host logic (csrc/cuda/plan.cpp) turns a call into launches; the kernels, compiled by nvcc,
+run through ptxcpu with checks of bounds, alignment and races. Only what torch's dispatcher and the
+CUDA runtime would do is replaced.
+"""
+
+import ctypes
+import itertools
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_bool,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int8,
+    c_int64,
+    c_void_p,
+)
+from dataclasses import dataclass, field
+from functools import cache
+
+import torch
+
+from csrc.cuda import units
+from mbf_kernels.block_view import block_view
+from mbf_kernels.options import StepScalars
+from tests.support import cuda_build
+
+FORMATS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
+KERNELS = ("Step", "Run", "Damping", "Apply", "Dense")
+
+
+class TileRange(Structure):
+    _fields_ = (("first", c_int64), ("last", c_int64))
+
+
+class BlockView(Structure):
+    _fields_ = (
+        *(("data", c_void_p), ("format", c_int8), ("contiguous", c_bool), ("inner", c_int64)),
+        *(("outer_stride", c_int64), ("inner_stride", c_int64), ("element_stride", c_int64)),
+    )
+
+
+class PerTensor(Structure):
+    _fields_ = (("values", c_void_p), ("one_for_all", c_bool), ("on_device", c_bool))
+
+
+class TileJob(Structure):
+    _fields_ = (
+        *(("block_size", c_int), ("float64", c_bool), ("tensors", c_int64)),
+        *(("tile_start", c_void_p), ("blocks", c_void_p)),
+        *(("update", TileRange), ("invert", TileRange), ("step", c_bool)),
+        *((name, POINTER(BlockView)) for name in ("params", "grads", "momenta")),
+        *(("stats", c_void_p), ("inverse", c_void_p), ("inverse_format", c_int8)),
+        *(("tallies", c_void_p), ("info", c_void_p), ("beta", c_double), ("damping", PerTensor)),
+        *((name, c_bool) for name in ("relative_damping", "debias")),
+        ("scalars", c_double * len(StepScalars._fields)),
+        *(("target_norms", PerTensor), ("directions", c_void_p), ("direction_tiles", c_int64)),
+        *(("norms", c_void_p), ("refresh_targets", c_bool), ("controls", c_void_p)),
+    )
+
+
+class DenseJob(Structure):
+    _fields_ = (
+        *(("block_size", c_int), ("float64", c_bool), ("count", c_int64), ("matrices", c_void_p)),
+        *(("inverses", c_void_p), ("info", c_void_p), ("damping", c_double)),
+    )
+
+
+class LaunchView(Structure):
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("kernel", "block_size")),
+        *((name, ctypes.c_uint32) for name in ("grid", "threads", "shared_bytes")),
+        *(("parameter_bytes", ctypes.c_uint64), ("parameters", c_void_p)),
+    )
+
+
+class Member(Structure):
+    _fields_ = (
+        *(("of", c_char_p), ("name", c_char_p)),
+        *(("offset", ctypes.c_uint64), ("bytes", ctypes.c_uint64)),
+    )
+
+
+def mirrored_members():
+    """``(struct, member, offset, bytes)`` of the structs above, in order."""
+    structs = (TileRange, BlockView, PerTensor, TileJob, DenseJob, LaunchView)
+    return [
+        (struct.__name__, name, getattr(struct, name).offset, getattr(struct, name).size)
+        for struct in structs
+        for name, _ in struct._fields_
+    ]
+
+
+def compiled_members(library):
+    """The same of the structs that the library was compiled with."""
+    library.member.restype = Member
+    library.member.argtypes = (ctypes.c_uint64,)
+    found = iter(lambda: library.member(next(index)), None)
+    index = itertools.count()
+    members = itertools.takewhile(lambda member: member.name is not None, found)
+    return [(m.of.decode(), m.name.decode(), m.offset, m.bytes) for m in members]
+
+
+@cache
+def plan_library():
+    library = cuda_build.plan_library()
+    assert compiled_members(library) == mirrored_members()
+    library.step_scalar.restype = c_char_p
+    names = [library.step_scalar(i) for i in range(len(StepScalars._fields) + 1)]
+    assert names == [*(name.encode() for name in StepScalars._fields), None]
+    for name in ("plan_tiles", "plan_dense"):
+        getattr(library, name).restype = c_void_p
+    library.launch_view.restype = LaunchView
+    library.damping_room.restype = c_int64
+    library.launch_view.argtypes = (c_void_p, ctypes.c_uint64)
+    library.launch_count.argtypes = library.free_launches.argtypes = (c_void_p,)
+    library.launch_count.restype = ctypes.c_uint64
+    assert library.tile_job_bytes() == ctypes.sizeof(TileJob)
+    assert library.dense_job_bytes() == ctypes.sizeof(DenseJob)
+    return library
+
+
+def kernel_of(name, block_size):
+    """The compiled kernel that launch.cu would pick."""
+    if name in ("Damping", "Apply"):
+        kernels = cuda_build.module(units.TENSOR_UNIT)
+        return kernels.kernel({"Damping": "damping_of_tensors", "Apply": "apply_directions"}[name])
+    unit = units.unit_of(block_size)
+    stem = "thread" if unit in units.THREAD_UNITS else "team"
+    instance = unit.define.split("=")[1]
+    symbol = {
+        "Step": f"run_{stem}_blocksILi{instance}ELb1E",
+        "Run": f"run_{stem}_blocksILi{instance}ELb0E",
+        "Dense": f"invert_{stem}_matrices",
+    }[name]
+    return cuda_build.module(unit).kernel(symbol)
+
+
+def _block_view(tensor, d):
+    """As csrc/torch/block_views.cpp sees a tensor."""
+    if tensor.dtype == torch.bool:
+        return BlockView()
+    plain = tensor.is_contiguous()
+    strides = block_view(tensor, d)
+    assert strides is not None, "not a view of blocks"
+    return BlockView(tensor.data_ptr(), FORMATS[tensor.dtype], plain, *strides)
+
+
+@dataclass
+class CudaOnCpu:
+    """The operators; ``launches`` records ``(kernel, grid)`` of all that ran."""
+
+    order: str = "fwd"
+    seed: int = 0
+    launches: list = field(default_factory=list)
+
+    def _run(self, planned, buffers):
+        library = plan_library()
+        for index in range(library.launch_count(planned)):
+            view = library.launch_view(planned, index)
+            name = KERNELS[view.kernel]
+            kernel = kernel_of(name, view.block_size)
+            parameters = ctypes.string_at(view.parameters, view.parameter_bytes)
+            kernel(
+                view.grid,
+                view.threads,
+                [parameters],
+                shared=view.shared_bytes,
+                buffers=[b for b in buffers if b is not None and b.numel()],
+                order=self.order,
+                seed=self.seed,
+                race=True,
+                strict=True,
+            )
+            self.launches.append((name, view.grid))
+        library.free_launches(planned)
+
+    def _run_tiles(self, job, buffers):
+        library = plan_library()
+        room = library.damping_room(byref(job))
+        scratch = torch.full((room,), float("nan"), dtype=torch.float64)
+        planned = library.plan_tiles(byref(job), c_void_p(scratch.data_ptr()))
+        self._run(c_void_p(planned), [*buffers, scratch])
+
+    @staticmethod
+    def _new_job(block_size, layout):
+        job = TileJob()
+        job.block_size, job.tensors = block_size, layout.shape[1] - 1
+        job.tile_start, job.blocks = layout[0].data_ptr(), layout[1].data_ptr()
+        return job
+
+    @staticmethod
+    def _per_tensor(values, on_device):
+        return PerTensor(values.data_ptr(), values.numel() == 1, on_device)
+
+    @staticmethod
+    def _views(tensors, d):
+        views = [_block_view(t, d) for t in tensors]
+        return (BlockView * max(1, len(views)))(*views)
+
+    def update_(self, stats, tallies, grads, layout, block_size, tiles, beta):
+        job = self._new_job(block_size, layout)
+        job.stats, job.tallies = stats.data_ptr(), tallies.data_ptr()
+        job.grads = self._views(grads, block_size)
+        job.update = TileRange(*tiles)
+        job.beta = beta
+        self._run_tiles(job, [stats, tallies, *grads])
+
+    def _set_inversion(self, job, inverse, info, tiles, damping, relative, debias):
+        """A host tensor goes by value; one marked as the device's is read by the kernels."""
+        job.inverse, job.info = inverse.data_ptr(), info.data_ptr()
+        job.inverse_format = FORMATS[inverse.dtype]
+        job.damping = self._per_tensor(damping, getattr(damping, "on_device", False))
+        job.relative_damping, job.debias = relative, debias
+        job.invert = TileRange(*tiles)
+
+    def invert_(
+        self, stats, tallies, inverse, info, layout, block_size, tiles, damping, relative, debias
+    ):
+        job = self._new_job(block_size, layout)
+        job.stats, job.tallies = stats.data_ptr(), tallies.data_ptr()
+        self._set_inversion(job, inverse, info, tiles, damping, relative, debias)
+        self._run_tiles(job, [stats, tallies, inverse, info, damping])
+
+    def step_(
+        self, params, grads, momenta, inverse, layout, block_size, scalars, target_norms=None,
+        directions=None, norms=None, controls=None,
+    ):  # fmt: skip
+        rescaling = (target_norms, directions, norms)
+        job = self._step_job(
+            params, grads, momenta, inverse, layout, block_size, scalars, rescaling, controls
+        )
+        self._run_tiles(job, [*params, *grads, *momenta, inverse, *rescaling, controls])
+
+    def fused_step_(
+        self, params, grads, momenta, stats, tallies, inverse, info, layout, block_size, scalars,
+        update, beta, invert, damping, relative, debias, target_norms=None, refresh_targets=False,
+        directions=None, norms=None, controls=None,
+    ):  # fmt: skip
+        rescaling = (target_norms, directions, norms)
+        job = self._step_job(
+            params, grads, momenta, inverse, layout, block_size, scalars, rescaling, controls
+        )
+        job.stats, job.tallies = stats.data_ptr(), tallies.data_ptr()
+        self._set_inversion(job, inverse, info, invert, damping, relative, debias)
+        job.update, job.beta = TileRange(*update), beta
+        job.refresh_targets = refresh_targets
+        buffers = [*params, *grads, *momenta, stats, tallies, inverse, info, damping]
+        self._run_tiles(job, [*buffers, *rescaling, controls])
+
+    def _step_job(
+        self, params, grads, momenta, inverse, layout, block_size, scalars, rescaling, controls
+    ):
+        job = self._new_job(block_size, layout)
+        for name, tensors in (("params", params), ("grads", grads), ("momenta", momenta)):
+            setattr(job, name, self._views(tensors, block_size))
+        job.inverse, job.inverse_format = inverse.data_ptr(), FORMATS[inverse.dtype]
+        job.step = True
+        job.scalars = type(job.scalars)(*scalars)
+        target_norms, directions, norms = rescaling
+        if target_norms is not None:
+            job.target_norms = self._per_tensor(target_norms, True)
+            job.directions, job.norms = directions.data_ptr(), norms.data_ptr()
+            job.direction_tiles = directions.shape[0]
+        if controls is not None:
+            job.controls = controls.data_ptr()
+        return job
+
+    def spd_inverse(self, matrices, damping):
+        matrices = matrices.contiguous()
+        d = matrices.shape[-1]
+        inverse = torch.empty_like(matrices)
+        info = torch.empty(matrices.shape[:-2], dtype=torch.int32)
+        job = DenseJob(
+            d, False, matrices.numel() // (d * d), matrices.data_ptr(), inverse.data_ptr(),
+            info.data_ptr(), damping,
+        )  # fmt: skip
+        self._run(c_void_p(plan_library().plan_dense(byref(job))), [matrices, inverse, info])
+        return inverse, info

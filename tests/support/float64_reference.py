@@ -1,0 +1,139 @@
+"""The definition, computed in float64 with numpy alone, and how far a result may be from it.
+
+    G <- beta G + (1 - beta) D D^T
+    P <- (G / weight + damping I)^-1             the weight is 1, or the same average of ones as G
+    M <- momentum M + D
+    W <- W - lr (P M + weight_decay W)          or, with a target norm n over the whole parameter,
+    W <- W - lr (n P M / ||P M|| + weight_decay W)
+
+Blocks are the rows of ``(N, d)`` arrays. Bounds come from the unit roundoff of the arithmetic and
+of the stored format and from the condition of the matrices; each is derived where it is written.
+"""
+
+from fractions import Fraction
+
+import numpy as np
+
+# Distance from 1 to the next number; one rounding is at most half of it.
+EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+# Below this, relative accuracy ends.
+TINY = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
+LARGEST = {"float64": Fraction(2) ** 1024, "float32": Fraction(2) ** 128}
+
+
+def ema_outer(stats, vectors, beta):
+    """``beta G + (1 - beta) v v^T`` for ``(N, d, d)`` and ``(N, d)``."""
+    return beta * stats + (1.0 - beta) * vectors[:, :, None] * vectors[:, None, :]
+
+
+def damped(stats, damping, weight=1.0):
+    """``G / weight + damping I``; damping and weight are scalars or one value per block."""
+    n, d = stats.shape[0], stats.shape[-1]
+    damping = np.broadcast_to(np.asarray(damping, dtype=np.float64), (n,))
+    weight = np.broadcast_to(np.asarray(weight, dtype=np.float64), (n,))
+    return stats / weight[:, None, None] + damping[:, None, None] * np.eye(d)
+
+
+def mean_diagonal(stats, weight):
+    """Of all the blocks of a parameter, without bias."""
+    return float(np.mean(np.diagonal(stats, axis1=-2, axis2=-1) / np.reshape(weight, (-1, 1))))
+
+
+def adam_norm(momenta, variances, momentum_correction):
+    """Norm of Adam's step, each element clipped to [-1, 1]; ``variances`` have no bias."""
+    steps = momentum_correction * momenta / (np.sqrt(variances) + 1e-8)
+    return float(np.linalg.norm(np.clip(steps, -1.0, 1.0)))
+
+
+def inverse(matrices):
+    """Inverse of symmetric matrices, of which only the lower triangles are read."""
+    lower = np.tril(matrices)
+    full = lower + np.swapaxes(np.tril(matrices, -1), -1, -2)
+    result = np.linalg.inv(full)
+    return (result + np.swapaxes(result, -1, -2)) / 2
+
+
+def direction(inverses, momentum):
+    return np.einsum("nij,nj->ni", inverses, momentum)
+
+
+def rescaled(vector, target_norm):
+    """The whole parameter's direction with that norm; a zero direction stays zero."""
+    norm = np.sqrt(np.sum(vector.astype(np.longdouble) ** 2))
+    return vector * float(target_norm / norm) if norm > 0 else np.zeros_like(vector)
+
+
+def moved(params, step, lr, weight_decay):
+    return params - lr * (step + weight_decay * params)
+
+
+def inverse_bound(matrices, inverses, dtype, stored=None, relative_error=0.0):
+    """How far an inverse computed in ``dtype`` may be from the exact one, per entry.
+
+    Cholesky is backward stable: the factor is that of A + E with ||E|| <= c d eps ||A||, and so are
+    the triangular inverse and the product, hence (Higham, ch. 10 and 14)
+        ||P - A^-1||_F <= c d eps cond(A) ||A^-1||_F.
+    c = 4 allows one d eps for each of the three passes and one for forming A. ``relative_error`` is
+    that of A itself, in units of ||A||; ``stored`` the format the result was rounded to.
+    """
+    d = matrices.shape[-1]
+    spectrum = np.linalg.eigvalsh(matrices)
+    cond = spectrum[..., -1] / spectrum[..., 0]
+    relative = (4 * d * EPS[dtype] + relative_error) * cond
+    assert np.all((relative > 0) & (relative < 0.5)), (
+        "the bound says nothing: the matrices are too ill-conditioned"
+    )
+    bound = relative * np.linalg.norm(inverses, axis=(-2, -1))
+    bound = np.broadcast_to(bound[..., None, None], inverses.shape)
+    if stored is not None and stored != dtype:
+        bound = bound + EPS[stored] * (np.abs(inverses) + bound) + TINY[stored]
+    return bound
+
+
+def random_spd(rng, count, d, cond=100.0):
+    """Symmetric positive definite ``(count, d, d)`` with eigenvalues from 1/cond to 1."""
+    q, _ = np.linalg.qr(rng.standard_normal((count, d, d)))
+    spectrum = np.geomspace(1.0 / cond, 1.0, d) if d > 1 else np.ones(1)
+    full = (q * spectrum) @ np.swapaxes(q, -1, -2)
+    return (full + np.swapaxes(full, -1, -2)) / 2
+
+
+def failing_pivot(matrix, dtype):
+    """0, or the 1-based pivot that fails, in exact rational arithmetic.
+
+    Pivot j of L D L^T must be a positive finite number whose reciprocal is finite in ``dtype``; a
+    row of the lower triangle with an infinity or a NaN fails at its own pivot. If every pivot is
+    fine, the first diagonal entry of the inverse that is too large counts.
+    """
+    d = len(matrix)
+    bad_rows = {i for i in range(d) if not np.all(np.isfinite(matrix[i][: i + 1]))}
+    rest = {i: [Fraction(float(x)) for x in matrix[i][: i + 1]] for i in set(range(d)) - bad_rows}
+    for j in range(d):
+        if j in bad_rows or rest[j][j] <= 0 or 1 / rest[j][j] >= LARGEST[dtype]:
+            return j + 1
+        # Rows after a bad one are never reached.
+        for i in range(j + 1, min(bad_rows, default=d)):
+            if rest[i][j] != 0:
+                factor = rest[i][j] / rest[j][j]
+                for k in range(j + 1, i + 1):
+                    if rest[k][j] != 0:
+                        rest[i][k] -= factor * rest[k][j]
+    diagonal = _exact_inverse_diagonal(matrix)
+    return next((j + 1 for j, value in enumerate(diagonal) if value >= LARGEST[dtype]), 0)
+
+
+def _exact_inverse_diagonal(matrix):
+    """Gauss-Jordan in rational numbers on a positive definite matrix."""
+    d = len(matrix)
+    work = [
+        [Fraction(float(matrix[max(i, j)][min(i, j)])) for j in range(d)]
+        + [Fraction(int(i == j)) for j in range(d)]
+        for i in range(d)
+    ]
+    for j in range(d):
+        work[j] = [value / work[j][j] for value in work[j]]
+        for i in range(d):
+            if i != j and work[i][j] != 0:
+                factor = work[i][j]
+                work[i] = [a - factor * b for a, b in zip(work[i], work[j], strict=True)]
+    return [work[i][d + i] for i in range(d)]

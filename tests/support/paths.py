@@ -1,0 +1,7 @@
+"""Where the sources are."""
+
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+ROOT = TESTS.parent
+CSRC = ROOT / "csrc"

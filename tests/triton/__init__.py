@@ -1,0 +1,1 @@
+"""The Triton kernels, interpreted and compiled."""

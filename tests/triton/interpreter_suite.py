@@ -1,0 +1,116 @@
+"""The Triton kernels in Triton's interpreter. Run by ``test_interpreter.py``."""
+
+import pytest
+import torch
+
+import mbf_kernels as mk
+from mbf_kernels.backends.triton import table
+from tests.support import triton_cases as cases
+
+REGISTER_SIZES = list(range(1, 10))
+
+
+@pytest.fixture(autouse=True)
+def _triton():
+    assert mk.backends()["triton"].reason.endswith("in its interpreter")
+    with mk.use_backend("triton"):
+        yield
+
+
+def reach(tensors):
+    """The interpreter finds all memory by itself."""
+
+
+@pytest.mark.parametrize("d", REGISTER_SIZES)
+def test_fused_steps(d):
+    cases.check_fused_steps(reach, d)
+
+
+@pytest.mark.parametrize("d", [10, 15, 17])
+def test_fused_steps_of_panels(d):
+    cases.check_fused_steps(reach, d, counts=(17, 1))
+
+
+@pytest.mark.parametrize("d", [3, 10])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("short", ["all", "params"])
+def test_dtypes(d, dtype, short):
+    cases.check_fused_steps(
+        reach, d, counts=(17, 1), dtype=dtype, inverse_dtype=torch.bfloat16,
+        **({} if short == "all" else {"grad": torch.float32, "momentum": torch.float32}),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("d", [2, 11])
+def test_mixed_dtypes(d):
+    cases.check_mixed_dtypes(reach, d)
+
+
+@pytest.mark.parametrize("d", [*range(1, 18), 20, 25])
+def test_spd_inverse(d):
+    cases.check_spd_inverse(d)
+
+
+def test_batches():
+    cases.check_batches()
+
+
+@pytest.mark.parametrize("d", [1, 9, 12])
+def test_separate_operations(d):
+    cases.check_separate_operations(reach, d, counts=(17, 1))
+
+
+@pytest.mark.parametrize("d", [4, 10])
+def test_parts(d):
+    cases.check_parts(reach, d, counts=(150, 40, 3) if d < 10 else (40, 3, 70))
+
+
+@pytest.mark.parametrize("kernel", [(1, 1), (2, 2), (3, 3), (2, 5)])
+def test_channels_last(kernel):
+    cases.check_channels_last(reach, kernel)
+
+
+@pytest.mark.parametrize("d", [3, 10])
+def test_absent_gradients(d):
+    cases.check_absent_gradients(reach, d)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 9, 10, 14])
+def test_failures(d):
+    cases.check_failures(d)
+
+
+@pytest.mark.parametrize("d", [1, 9, 11])
+def test_a_bad_gradient(d):
+    cases.check_a_bad_gradient(reach, d)
+
+
+@pytest.mark.parametrize("d", [1, 6, 12])
+def test_relative_damping(d):
+    cases.check_relative_damping(reach, d, counts=(17, 0, 20))
+
+
+@pytest.mark.parametrize("d", [1, 7, 10])
+def test_target_norms(d):
+    cases.check_target_norms(reach, d)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-41])
+def test_tiny_directions(size):
+    cases.check_tiny_directions(reach, size)
+
+
+@pytest.mark.parametrize("d", [2, 10])
+def test_controls(d):
+    cases.check_controls(reach, d, counts=(17, 40))
+
+
+def test_nothing_to_do():
+    cases.check_nothing_to_do(reach)
+
+
+def test_programs_take_turns(monkeypatch):
+    """With scratch memory for one program, it takes all items of work one after the other."""
+    monkeypatch.setattr(table, "SCRATCH_BYTES", 1)
+    cases.check_fused_steps(reach, 10, counts=(70, 1, 3))
+    cases.check_spd_inverse(10, count=70)

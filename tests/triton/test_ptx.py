@@ -1,0 +1,28 @@
+"""The compiled Triton kernels executed on the CPU, with bounds and races checked, against float64.
+
+``MBF_PTXCPU`` names the folder of ptxcpu, which translates PTX to code for the CPU.
+"""
+
+import pytest
+
+from tests.support.child_process import Suite
+from tests.support.requirements import ptxcpu, triton
+
+pytestmark = [pytest.mark.triton_ptx, pytest.mark.slow]
+
+
+def compiled_for(architecture):
+    return Suite(
+        "triton/ptx_suite.py",
+        triton,
+        ptxcpu,
+        may_skip="on sm_80 only",
+        MBF_PTX_ARCH=architecture,
+        TRITON_INTERPRET="0",
+    )
+
+
+TestSm80 = compiled_for(80).test_class()
+TestSm75 = compiled_for(75).test_class()
+TestSm90 = compiled_for(90).test_class()
+TestTraffic = Suite("triton/traffic_suite.py", triton, ptxcpu, TRITON_INTERPRET="0").test_class()
