@@ -100,10 +100,12 @@ class Suite:
         """Passes, fails or skips as the function did in the child."""
         require(*self.needs)
         outcomes, output = self._finished
-        assert name in outcomes, f"{name} did not run:\n{output[-SHOWN:]}"
+        if name not in outcomes:
+            pytest.fail(f"{name} did not run:\n{output[-SHOWN:]}", pytrace=False)
         outcome = outcomes[name]
-        unexpected = [reason for reason in outcome.skips if reason != self.may_skip]
-        assert not outcome.failures + unexpected, "\n".join(outcome.failures + unexpected)
+        skips = [f"skipped: {reason}" for reason in outcome.skips if reason != self.may_skip]
+        if outcome.failures or skips:
+            pytest.fail("\n".join(outcome.failures + skips), pytrace=False)
         if outcome.skips:
             pytest.skip(self.may_skip)
 
