@@ -1,4 +1,4 @@
-"""Layers cut into many small blocks, each with its own matrix: all of it in the fused kernels."""
+"""Layers cut into many small blocks, each with its own matrix; the fused kernels do the work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class BlockEngine(Engine):
         self.params = [layer.weight for layer in self.layers]
         plain = [p.detach() for p in self.params]
         self.blocks = mk.MiniBlocks(plain, block_size, inverse_dtype)
-        # In logical order whatever the parameter's own: the kernels walk both.
+        # In logical order, whatever the memory order of the parameter: the kernels read both.
         self.momenta = [
             torch.zeros(p.shape, dtype=self.blocks.stats_dtype, device=p.device) for p in plain
         ]
@@ -44,7 +44,7 @@ class BlockEngine(Engine):
 
     def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
         grads = [p.grad for p in self.params]
-        # Ascent is descent with the signs of both terms turned.
+        # To maximize, both terms of the step change their sign.
         sign = -1.0 if group["maximize"] else 1.0
         lr, weight_decay = sign * learning_rate_of(group), sign * group["weight_decay"]
         momentum, beta = group["momentum"], group["beta"]
@@ -113,10 +113,10 @@ class BlockEngine(Engine):
         self.blocks.invert_(damping, relative=relative, debias=True)
         self.failures.record(self.blocks.failures())
 
-    # --- what is kept -------------------------------------------------------------------------
+    # --- saving and loading -------------------------------------------------------------------
 
     def _natural_shape(self, layer: Layer) -> tuple[int, ...]:
-        """The shape of the blocks within the parameter: (O, I) for convolutions."""
+        """How the blocks are arranged in the parameter: (O, I) for convolutions."""
         return tuple(layer.weight.shape[: 2 if layer.family == "conv" else 1])
 
     def export(self) -> States:

@@ -19,7 +19,7 @@ def separate_gradients(
 ) -> Iterator[dict[Tensor, Tensor]]:
     """Yields a dict that receives, on leaving, the gradients made inside, divided by ``scale``.
 
-    The gradients from before are out of the way inside and put back afterwards.
+    The gradients from before are set aside inside and put back afterwards.
     """
     kept = [p.grad for p in params]
     for p in params:
@@ -60,9 +60,7 @@ def per_sample_gradients(
 
 
 def sample_betas(beta: float, samples: int) -> list[float]:
-    """The decays of successive updates that together give every sample the weight
-    ``(1 - beta) / samples``.
-    """
+    """The decays of successive updates that give every sample the weight ``(1 - beta) / n``."""
     share = (1.0 - beta) / samples
     return [
         (1.0 - (samples - i) * share) / (1.0 - (samples - i - 1) * share) for i in range(samples)

@@ -1,7 +1,7 @@
 """Layers whose rows share one large matrix, or have one each.
 
-The state and the arithmetic on it are in :mod:`.dense_state`; here gradients find their way into
-rows, directions out of them, and layers their turn.
+The state and the arithmetic on it are in :mod:`.dense_state`. The engine writes gradients into
+rows, moves the parameters along the directions that come out, and decides which layers are due.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Run:
         self.state = state
         self.params = [p for layer in layers for p in layer.parameters]
         self.owners = [layer for layer in layers for _ in layer.parameters]
-        # Among the layers of the engine, and among its parameters.
+        # The positions of these layers and parameters among those of the engine.
         last, each = first + len(layers), len(self.params) // len(layers)
         self.indices = range(first, last)
         self.span = slice(each * first, each * last)
@@ -70,14 +70,14 @@ class Run:
         return Present(which, self.shaped([grad for grad in grads if grad is not None], which))
 
     def rows(self, present: Present) -> Tensor:
-        """Gradients as rows; zero where there is none."""
+        """The gradients as rows, of the shape of the momenta; zero where there is none."""
         rows = torch.zeros_like(self.state.momenta)
         places = self.parameters_in(rows)
         torch._foreach_add_([places[i] for i in present.which], present.grads)
         return rows
 
     def add_to_momenta(self, present: Present, sign: float) -> None:
-        """Adds gradients to the momenta without making rows of them."""
+        """Adds the gradients to the momenta directly, without rows in between."""
         torch._foreach_add_([self.momenta[i] for i in present.which], present.grads, alpha=sign)
 
     def move(self, which: Sequence[int], lr: float | Tensor, weight_decay: float) -> None:
@@ -115,7 +115,7 @@ class DenseEngine(Engine):
         return self._singles[i]
 
     def __getstate__(self) -> dict[str, Any]:
-        # Pickled one by one, views would no longer be views.
+        # Views of the state would be pickled as tensors of their own.
         return {k: v for k, v in self.__dict__.items() if k not in ("_whole", "_singles")}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
@@ -161,7 +161,7 @@ class DenseEngine(Engine):
         present = run.present(grads[run.span])
         state.momenta.mul_(momentum)
         if due.update is True and curvature is None:
-            rows = run.rows(present)  # serve both
+            rows = run.rows(present)  # the momenta and the statistics share them
             state.momenta.add_(rows, alpha=sign)
             state.update_(rows, beta)
         else:
@@ -193,9 +193,10 @@ class DenseEngine(Engine):
         return len(self.layers)
 
     def _due_runs(self, due: Part, run: Run, later: int = 0) -> list[Run]:
-        """What of a run is due: all, nothing, or the layers whose turn it is.
+        """The layers of a run that are due: all, none, or those whose turn it is.
 
-        Inversions come one step ``later`` than the turn, where no update of the layer is due.
+        Inversions come one step ``later``, so that a layer's inversion does not fall on the same
+        step as its update.
         """
         if isinstance(due, bool):
             return [run] if due else []

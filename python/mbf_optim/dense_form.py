@@ -1,4 +1,4 @@
-"""How a layer with large matrices is seen as rows, and where its parameters lie in them."""
+"""How a layer is seen as rows, and where its parameters lie in them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from .layers import Layer
 
 
 def _cut(count: int, at_most: int) -> tuple[int, int]:
-    """Equal pieces of at most so many; the last one may be shorter. How many, and their width."""
+    """The number and the width of equal pieces of at most ``at_most``; the last may be shorter."""
     width = math.ceil(count / math.ceil(count / at_most))
     return math.ceil(count / width), width
 
 
 @dataclass(frozen=True)
 class Form:
-    """How a layer is seen as rows."""
+    """A layer as rows; see :mod:`.dense_state`."""
 
-    matrices: int
-    rows: int
-    columns: int
-    pieces: int
-    width: int
-    bias: bool
+    matrices: int  # groups of rows, each with preconditioners of its own
+    rows: int  # of each group
+    columns: int  # elements of a row, the joined bias included
+    pieces: int  # that a row is cut into
+    width: int  # of a piece
+    bias: bool  # whether the last column is a joined bias
 
     @staticmethod
     def of(layer: Layer, kind: str, max_block: int | None) -> Form:
@@ -50,17 +50,17 @@ class Form:
 
     @property
     def natural(self) -> tuple[int, int, int]:
-        """Shape of a layer's numbers as rows."""
+        """The shape of a layer as rows, padding included."""
         return (self.matrices, self.rows, self.pieces * self.width)
 
     @property
     def square(self) -> tuple[int, int, int, int]:
-        """Shape of a layer's preconditioners."""
+        """The shape of a layer's preconditioners."""
         return (self.matrices, self.pieces, self.width, self.width)
 
 
 def split(tensor: Tensor, dim: int, *sizes: int) -> Tensor:
-    """One dimension as several; a view."""
+    """A view in which one dimension is split into several."""
     return tensor.view(*tensor.shape[:dim], *sizes, *tensor.shape[dim + 1 :])
 
 

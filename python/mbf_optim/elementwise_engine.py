@@ -1,9 +1,9 @@
-"""Adam's direction, number by number: norm layers, embeddings, scalars.
+"""Adam's direction, elementwise: norm layers, embeddings, scalars.
 
-With ``m`` the bias-corrected average of gradients, ``m_hat / (sqrt(v_hat) + 1e-8)`` is Adam's own
-step, and torch's fused Adam serves it. The bare algorithm takes the heavy-ball momentum instead,
-which is the same direction times ``(1 - mu^k) / (1 - mu)``. What is kept is Adam's average,
-``(1 - mu) M``: when ``mu`` changes it is rescaled, so that ``M`` goes on as it was.
+With graft the step is Adam's own, ``m_hat / (sqrt(v_hat) + 1e-8)``, and torch's fused kernel takes
+it. The bare algorithm has the heavy-ball momentum ``M`` in place of the bias-corrected average
+``m_hat``: the same direction times ``(1 - mu^k) / (1 - mu)``. The state is Adam's average
+``m = (1 - mu) M``; when ``mu`` changes, ``m`` is rescaled so that ``M`` stays the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _kind = attrgetter("dtype", "layout")
 
 
 class ElementwiseEngine(Engine):
-    """``v`` is updated at every step; nothing here depends on the schedule."""
+    """Updates ``m`` and ``v`` at every step; nothing here depends on the schedule."""
 
     def __init__(self, layers: Sequence[Layer], kind: str) -> None:
         super().__init__(layers, kind)
@@ -41,7 +41,7 @@ class ElementwiseEngine(Engine):
         self.averages = [zeros(p) for p in self.params]
         self.squares = [zeros(p) for p in self.params]
         self._k = torch.zeros((), dtype=torch.float32, device=self.device)
-        self._momentum: float | None = None  # that of the averages
+        self._momentum: float | None = None  # the mu that the averages are scaled for
 
     def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
         self._check_still_there()
@@ -64,7 +64,7 @@ class ElementwiseEngine(Engine):
         self._momentum = momentum
 
     def _fusable(self, params: list[Tensor], grads: list[Tensor]) -> bool:
-        """torch's fused kernel takes tensors of one dtype and one memory order."""
+        """Whether torch's fused kernel can take these: all contiguous and of one dtype."""
         kinds = set(map(_kind, grads))
         if kinds != {(self.state_dtype, torch.strided)}:
             for layer in self.layers:
@@ -79,7 +79,7 @@ class ElementwiseEngine(Engine):
 
     @staticmethod
     def _correction(k: int, group: ParamGroup) -> float:
-        """What the learning rate is divided by: Adam's average is corrected, ``M`` is not."""
+        """The divisor of the learning rate that turns Adam's step into the bare algorithm's."""
         return 1.0 if group["graft"] is not None else momentum_correction(group["momentum"], k)
 
     def _fused(
@@ -122,7 +122,7 @@ class ElementwiseEngine(Engine):
             w = param.to(self.state_dtype)
             param.copy_(w * decay - rate * (average / root))
 
-    # A warm start is for blocks with a matrix: these start from zero, corrected for it.
+    # A warm start is for blocks with a matrix. Here the averages start at zero, bias-corrected.
 
     def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
         pass
@@ -133,7 +133,7 @@ class ElementwiseEngine(Engine):
     def statistics_due(self, group: ParamGroup) -> bool:
         return False
 
-    # --- what is kept -------------------------------------------------------------------------
+    # --- saving and loading -------------------------------------------------------------------
 
     def export(self) -> States:
         return {

@@ -1,4 +1,4 @@
-"""What the three ways of stepping have in common.
+"""The interface of engines, and what they have in common.
 
 An engine holds the state of some layers of one parameter group and steps all of them at once.
 """
@@ -33,7 +33,7 @@ class Cohort(NamedTuple):
 
 
 class Engine(ABC):
-    """The state of some layers and how they step."""
+    """The state of some layers, and how they step."""
 
     def __init__(self, layers: Sequence[Layer], kind: str) -> None:
         self.layers = list(layers)
@@ -55,14 +55,14 @@ class Engine(ABC):
 
     @abstractmethod
     def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
-        """Makes ``grads`` the ``count``-th sample of a plain average: the warm start."""
+        """Adds the ``count``-th sample to the plain average that a warm start takes."""
 
     @abstractmethod
     def finish_average(self, group: ParamGroup) -> None:
-        """Inverses from the average."""
+        """Inverts the average at the end of a warm start."""
 
     def statistics_due(self, group: ParamGroup) -> bool:
-        """The next step takes statistics of some layer."""
+        """Whether the next step takes statistics of some layer."""
         return any(
             schedule_of(group, warm, stagger=False).statistics_step(k + 1)
             for k, warm in set(zip(self.steps, self.warm, strict=True))
@@ -88,7 +88,10 @@ class Engine(ABC):
         self._first_turn, self._total_turns = first, total
 
     def _cohorts(self, present: Sequence[bool]) -> Iterator[Cohort]:
-        """Counts the step of every layer that is present; usually they all go together."""
+        """Counts a step for every layer that is present, and groups them by their counts.
+
+        Usually all layers are present and at the same step: one cohort.
+        """
         k, warm, count = self.steps[0], self.warm[0], len(self.layers)
         whole = all(present)
         if whole and self.steps.count(k) == count and self.warm.count(warm) == count:
@@ -104,7 +107,7 @@ class Engine(ABC):
             yield Cohort(k, warm, tuple(chosen))
 
     def _check_still_there(self) -> None:
-        """No parameter was cast or moved since the state was made."""
+        """Raises if a parameter was cast or moved since the state was made."""
         if list(map(_place, self._all_params)) == self._made_for:
             return
         names = [
@@ -122,29 +125,29 @@ class Engine(ABC):
                     "into it"
                 )
 
-    # --- what is kept -------------------------------------------------------------------------
+    # --- saving and loading -------------------------------------------------------------------
 
     @abstractmethod
     def export(self) -> States:
-        """The state of every parameter in natural form, for a checkpoint."""
+        """A copy of the state of every parameter in natural order, for a checkpoint."""
 
     @abstractmethod
     def check(self, saved: States) -> None:
-        """Raises if :meth:`load` could not take this."""
+        """Raises if :meth:`load` could not take these states."""
 
     @abstractmethod
     def load(self, saved: States) -> None:
-        """Takes over what :meth:`export` gave, in this engine's dtypes and on its device."""
+        """Copies what :meth:`export` gave into this engine's state, in its dtypes."""
 
     @property
     @abstractmethod
     def state_bytes(self) -> int:
-        """Bytes of all tensors kept."""
+        """Bytes of all tensors of the state."""
 
     @property
     @abstractmethod
     def block_count(self) -> int:
-        """Blocks, that is preconditioning matrices or numbers, of all layers."""
+        """How many blocks all layers have: preconditioning matrices, or elements."""
 
     def _export_counts(self, i: int) -> dict[str, Any]:
         return {"step": self.steps[i], "warm_started": self.warm[i]}

@@ -1,7 +1,7 @@
 """Which parameters belong together, and what kind of blocks they are cut into.
 
 A module tells everything: which bias belongs to which weight, which layers normalise, which
-convolutions are grouped or transposed. Names tell most of it, bare tensors only their shapes.
+convolutions are grouped or transposed. Names tell most of this, bare tensors only their shapes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 CONV_KINDS = ("kernel", "average", "filter")
 FC_KINDS = ("average", "row")
 
-# Layers whose parameters take Adam's direction. _NormBase is every batch and instance norm.
+# Layers whose parameters take Adam's direction. _NormBase covers all batch and instance norms.
 ADAM_MODULES = (
     _NormBase,
     nn.LayerNorm,
@@ -32,8 +32,8 @@ ADAM_MODULES = (
 class Layer:
     """A weight with its joined bias, or a single parameter.
 
-    ``family`` says what the weight is: ``conv`` or ``linear``, of which the options choose the
-    kind, or ``diagonal`` or ``adam``, which are kinds themselves.
+    ``family`` says what the weight is: ``conv`` or ``linear``, for which the options choose the
+    kind of blocks, or ``diagonal`` or ``adam``, which are kinds themselves.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Layer:
 
     @property
     def kernel_volume(self) -> int:
-        """Numbers in one kernel of a convolution weight."""
+        """Elements of one kernel of a convolution weight."""
         return self.weight[0, 0].numel()
 
     def kind(self, conv: str, fc: str) -> str:
@@ -57,7 +57,7 @@ class Layer:
 
 
 def _by_shape(name: str, tensor: Tensor) -> Layer:
-    """What the shape alone tells."""
+    """The layer of a tensor of which only the shape is known."""
     if tensor.numel() <= 1 or tensor.dim() == 0:
         return Layer(name, "adam", tensor)
     if tensor.dim() == 1:
@@ -66,7 +66,7 @@ def _by_shape(name: str, tensor: Tensor) -> Layer:
 
 
 def layers_of_tensors(tensors: Iterable[Tensor], first: int = 0) -> list[Layer]:
-    """Bare tensors: no bias is joined and a norm layer cannot be told from any other vector."""
+    """One layer per tensor: no bias is joined, and norm layers look like any other vector."""
     return [_by_shape(f"parameter {first + i}", tensor) for i, tensor in enumerate(tensors)]
 
 
@@ -74,7 +74,7 @@ def layers_of_tensors(tensors: Iterable[Tensor], first: int = 0) -> list[Layer]:
 
 
 def _joined_bias(local: str) -> str | None:
-    """The name, beside a weight of this name, of the bias that belongs to it."""
+    """What the bias that belongs to a weight of this name would be called."""
     if local == "weight":
         return "bias"
     if local == "in_proj_weight":
@@ -86,11 +86,11 @@ def _joined_bias(local: str) -> str | None:
 
 
 def layers_of_names(named: Sequence[tuple[str, Tensor]]) -> list[Layer]:
-    """By the names torch's modules give: joined biases, norm layers, embeddings.
+    """Tells joined biases, norm layers and embeddings by the names that torch's modules use.
 
-    A vector called ``weight`` belongs to a norm layer, and so does the bias beside it; a matrix
-    with ``emb`` in its name is an embedding. Grouped and transposed convolutions look like plain
-    ones.
+    A vector called ``weight`` belongs to a norm layer, and so does the bias of the same module; a
+    matrix with ``emb`` in its name is an embedding. Grouped and transposed convolutions look like
+    ordinary ones.
     """
     by_name = dict(named)
     bias_of = {name: _bias_beside(name, tensor, by_name) for name, tensor in named}
@@ -98,7 +98,7 @@ def layers_of_names(named: Sequence[tuple[str, Tensor]]) -> list[Layer]:
     layers = []
     for name, tensor in named:
         if name in weight_of:
-            if by_name[weight_of[name]].dim() == 1:  # of a norm layer; others come joined
+            if by_name[weight_of[name]].dim() == 1:  # of a norm layer; other biases are joined
                 layers.append(Layer(name, "adam", tensor))
         elif _is_norm_weight(name, tensor) or _is_embedding(name, tensor):
             layers.append(Layer(name, "adam", tensor))
@@ -118,7 +118,7 @@ def _is_embedding(name: str, tensor: Tensor) -> bool:
 
 
 def _bias_beside(name: str, tensor: Tensor, by_name: dict[str, Tensor]) -> str | None:
-    """The name of the bias that goes with a matrix, or with the weight of a norm layer."""
+    """The name of the bias of a matrix, or of a norm layer's weight, if there is one."""
     prefix, dot, local = name.rpartition(".")
     joined = _joined_bias(local)
     takes_one = _is_norm_weight(name, tensor) or (
@@ -133,7 +133,7 @@ def _bias_beside(name: str, tensor: Tensor, by_name: dict[str, Tensor]) -> str |
 
 
 def _linear_weights(module: nn.Module, own: dict[str, Tensor]) -> list[tuple[str, str | None]]:
-    """(weight, joined bias) of what a module multiplies with like a Linear."""
+    """(weight, joined bias) of the matrices that a module multiplies with as a Linear does."""
     if isinstance(module, nn.Linear):
         pairs = [("weight", "bias")]
     elif isinstance(module, nn.MultiheadAttention):
@@ -147,7 +147,7 @@ def _linear_weights(module: nn.Module, own: dict[str, Tensor]) -> list[tuple[str
 
 
 def _layers_of_one(prefix: str, module: nn.Module, own: dict[str, Tensor]) -> Iterator[Layer]:
-    """The layers of the parameters ``own`` that a module holds itself."""
+    """The layers of a module's own parameters, without those of its submodules."""
     rest = dict(own)
     if isinstance(module, ADAM_MODULES):
         for local in list(rest):
@@ -173,7 +173,7 @@ def _layers_of_one(prefix: str, module: nn.Module, own: dict[str, Tensor]) -> It
 
 
 def layers_of_module(module: nn.Module) -> list[Layer]:
-    """Every parameter once; of tied ones the first place counts."""
+    """The layers of a module; a tied parameter belongs to the first that holds it."""
     seen: set[int] = set()
     layers: list[Layer] = []
     for prefix, part in module.named_modules():

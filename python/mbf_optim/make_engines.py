@@ -1,4 +1,4 @@
-"""Which layers step together, and in which way."""
+"""Which layers share an engine, and which engine it is."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .options import ParamGroup
 
 
 def make_engines(layers: Iterable[Layer], group: ParamGroup) -> list[Engine]:
-    """Layers that can step together share an engine."""
+    """The engines of a parameter group; layers that can step together share one."""
     graft = group["graft"] is not None
-    # Keyed by kind, block size or form (None: number by number), dtype and device.
+    # Keyed by kind, block size or form (None: elementwise), dtype and device.
     together: dict[tuple[str, int | Form | None, torch.dtype, torch.device], list[Layer]] = {}
     for layer in layers:
         if all(p.numel() == 0 for p in layer.parameters):
@@ -50,7 +50,7 @@ def assign_turns(engines: Sequence[Engine]) -> None:
 
 
 def _block_shape(layer: Layer, kind: str, max_block: int | None, graft: bool) -> int | Form | None:
-    """The size of a layer's small blocks, or its form as rows; None if it has no blocks."""
+    """The size of a layer's small blocks, or its form as rows; None if it steps elementwise."""
     if kind == "adam" or (kind == "diagonal" and graft):
         return None
     if kind == "diagonal":

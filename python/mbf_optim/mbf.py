@@ -1,4 +1,4 @@
-"""The optimizer: which parameter is which block, when to refresh, and torch's contract."""
+"""The optimizer as users see it: torch's interface, with every step passed on to the engines."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class MBF(torch.optim.Optimizer):
     Args:
         params: a module, its ``named_parameters()``, its ``parameters()``, or parameter groups
             whose ``"params"`` are any of these. A module tells which bias belongs to which weight
-            and which layers normalise; names tell nearly the same; bare tensors are sorted by shape
-            alone (a bias is then a vector with a diagonal preconditioner of its own).
+            and which layers normalise; names tell nearly as much; bare tensors are told apart by
+            their shapes alone (a bias is then a vector with a diagonal preconditioner of its own).
         lr: learning rate; may be a tensor.
         momentum: heavy-ball momentum ``M <- momentum M + D``.
         beta: decay of the statistics ``G <- beta G + (1 - beta) D D^T``.
-        damping: added to the diagonal of ``G`` before inversion; None is 3e-3, or 0.3 with
+        damping: added to the diagonal of ``G`` before inversion; None means 3e-3, or 0.3 with
             ``graft``.
         weight_decay: decoupled, as in AdamW.
         stats_every: steps between updates of the statistics.
@@ -55,24 +55,24 @@ class MBF(torch.optim.Optimizer):
             convolutional networks and the most costly.
         fc: ``"average"``, one matrix shared by all rows of a layer; ``"row"``, one per row.
         max_block: cuts the rows of ``average``, ``row`` and ``filter`` layers into pieces of at
-            most so many columns, each with a matrix of its own (whole input channels for
+            most this many columns, each with a matrix of its own (whole input channels for
             ``filter``).
-        fisher: whose gradients the statistics are made of: ``"empirical"``, those of the steps;
-            ``"true"``, those of labels sampled from the model (see :meth:`curvature`);
+        fisher: which gradients the statistics are taken from: ``"empirical"``, those of the steps;
+            ``"true"``, those for labels sampled from the model (see :meth:`curvature`);
             ``"exact"``, those of single samples (see :meth:`sample_curvature`).
         early_refresh: refresh more often during the first steps; ignored after a warm start.
         inverse_dtype: ``torch.bfloat16`` halves the memory traffic of kernel blocks.
         graft: ``"adam"`` rescales each layer's step to the size Adam's would have: the
             recommended start, since nothing but Adam's learning rate needs to be set.
         damping_scale: ``"absolute"``, or ``"layer"``: in units of the layer's mean diagonal of
-            ``G``. None is ``"layer"`` with ``graft`` and ``"absolute"`` without.
+            ``G``. None means ``"layer"`` with ``graft`` and ``"absolute"`` without.
         stagger: spread statistics and refreshes evenly over the steps, a part of the blocks at a
             time, so that no step is much slower than the others.
-        maximize: ascend instead.
-        on_failure: ``"warn"`` once, ``"raise"`` or ``"ignore"``, when blocks fail to be inverted
-            at two refreshes in a row. A failed block keeps its last inverse.
+        maximize: maximize the loss instead of minimizing it.
+        on_failure: what to do when blocks cannot be inverted at two refreshes in a row: ``"warn"``
+            once, ``"raise"`` or ``"ignore"``. A failed block keeps its last inverse.
 
-    State is made at the first step, so a model may be moved or cast until then.
+    The state is made at the first step; until then the model may be moved or cast.
     """
 
     def __init__(
@@ -125,8 +125,8 @@ class MBF(torch.optim.Optimizer):
             )
         self.fisher = fisher
         self.on_failure = on_failure
-        self._layers: list[list[Layer]] = []  # of each parameter group
-        self._engines: list[list[Engine]] = []  # the same, once made
+        self._layers: list[list[Layer]] = []  # one list per parameter group
+        self._engines: list[list[Engine]] = []  # likewise, for the groups that have state
         self._curvature: Curvature | None = None
         self._warned = False
         super().__init__(as_groups(params), defaults)
@@ -159,7 +159,7 @@ class MBF(torch.optim.Optimizer):
             self._engines = self._with_new_engines(self._engines)
 
     def _with_new_engines(self, engines: list[list[Engine]]) -> list[list[Engine]]:
-        """These, and fresh ones for the groups after them."""
+        """These engines, followed by new ones for the groups that have none."""
         all_engines = list(engines)
         for i in range(len(engines), len(self._layers)):
             all_engines.append(make_engines(self._layers[i], self.param_groups[i]))
@@ -170,7 +170,7 @@ class MBF(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; parameters without a gradient are left alone."""
+        """Takes one step; parameters without a gradient stay as they are."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -206,7 +206,7 @@ class MBF(torch.optim.Optimizer):
 
     @property
     def wants_curvature(self) -> bool:
-        """The next step takes statistics from gradients that must be given before it."""
+        """Whether the next step takes statistics and needs their gradients to be given first."""
         if self.fisher == "empirical":
             return False
         self._ensure_engines()
@@ -218,7 +218,7 @@ class MBF(torch.optim.Optimizer):
 
     @contextmanager
     def curvature(self, scale: float = 1.0) -> Iterator[None]:
-        """Gradients made inside become the next statistics; those of the step are kept.
+        """The next statistics are taken from the gradients made inside; others are left alone.
 
         For ``fisher="true"``, with labels sampled from the model's own distribution::
 
@@ -230,7 +230,7 @@ class MBF(torch.optim.Optimizer):
             opt.step()
 
         Args:
-            scale: what the loss was multiplied by, such as ``GradScaler.get_scale()``.
+            scale: the factor on the loss, such as ``GradScaler.get_scale()``.
         """
         if self.fisher != "true":
             raise RuntimeError(f"curvature() is for fisher='true'; this one is {self.fisher!r}")
@@ -246,11 +246,11 @@ class MBF(torch.optim.Optimizer):
         inputs: Any,
         targets: Any,
     ) -> None:
-        """The gradients of single samples become the next statistics: for ``fisher="exact"``.
+        """The next statistics are taken from the gradients of single samples.
 
-        ``G`` then averages ``D D^T`` over samples, as in the generic algorithm, instead of taking
-        that of the mean gradient. Every parameter of every sample is in memory at once: for small
-        models and research. ::
+        For ``fisher="exact"``: ``G`` then averages ``D D^T`` over samples, as in the generic
+        algorithm, where otherwise ``D`` is the mean gradient. The gradients of all samples are in
+        memory at once, so this is for small models and research. ::
 
             if opt.wants_curvature:
                 opt.sample_curvature(model, loss_fn, inputs, targets)
@@ -285,11 +285,11 @@ class MBF(torch.optim.Optimizer):
         *,
         progress: bool = True,
     ) -> int:
-        """Statistics from one pass over the data, before the first step.
+        """Takes statistics from one pass over the data, before the first step.
 
-        ``G`` becomes the average of ``D D^T`` over the batches and ``P`` its inverse. Parameters,
-        gradients, buffers (running statistics of batch norm among them) and the states of random
-        number generators are as before afterwards.
+        ``G`` becomes the average of ``D D^T`` over the batches and ``P`` its damped inverse.
+        Parameters, gradients, buffers (such as the running statistics of batch norm) and the states
+        of random number generators are afterwards what they were before.
 
         Args:
             batches: any iterable of ``(inputs, targets)``; the loss is
@@ -297,7 +297,7 @@ class MBF(torch.optim.Optimizer):
                 arguments of the model. Tensors are moved to the model's device.
             progress: show a progress bar.
 
-        Ctrl-C ends the pass early: what was averaged until then counts.
+        Ctrl-C ends the pass early; the statistics are then those of the batches so far.
 
         Returns:
             the number of batches averaged.
@@ -321,8 +321,11 @@ class MBF(torch.optim.Optimizer):
     # --- looking inside -----------------------------------------------------------------------
 
     def diagnostics(self) -> dict[str, Any]:
-        """Counts and figures: for people, not for every step (it waits for the device)."""
-        # Fresh ones are not kept: until the first step a model may still be moved or cast.
+        """Counts of blocks, failures and steps, and the size of the state.
+
+        Waits for the device, so it does not belong in every step.
+        """
+        # New engines are not kept: until the first step the model may still be moved or cast.
         engines = [e for group in self._with_new_engines(self._engines) for e in group]
         blocks: dict[str, int] = {}
         failed: dict[str, int] = {}
@@ -341,7 +344,7 @@ class MBF(torch.optim.Optimizer):
     # --- saving and loading -------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """As of any torch optimizer; a parameter's state in natural order, no trace of tiles."""
+        """As of any torch optimizer, in natural order: independent of how the kernels store it."""
         live = self.state
         exported: States = {}
         for engines in self._engines:
@@ -354,11 +357,10 @@ class MBF(torch.optim.Optimizer):
             self.state = live
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over a state in this optimizer's own dtypes; statistics keep their precision.
+        """Replaces the state; a parameter that has none in ``state_dict`` starts afresh.
 
-        What a parameter had before is gone; one that is not in the state starts afresh. torch would
-        cast every tensor to the parameter's dtype, so it gets the groups only and the state goes to
-        the engines directly.
+        torch would cast every tensor to the dtype of its parameter and the statistics would lose
+        their precision. So torch loads the groups only, and the state goes to the engines directly.
         """
         loaded: list[list[Engine]] = []
 
@@ -379,7 +381,7 @@ class MBF(torch.optim.Optimizer):
         def give(_: torch.optim.Optimizer) -> None:
             self._engines = loaded
 
-        # Last of those before, first of those after: other hooks see what they would expect.
+        # Other hooks run before the first and after the second: they see what torch promises.
         before = self.register_load_state_dict_pre_hook(take)
         after = self.register_load_state_dict_post_hook(give, prepend=True)
         try:

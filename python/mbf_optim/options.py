@@ -37,7 +37,7 @@ def _check_count(name: str, value: object) -> None:
 
 
 def check_options(options: dict[str, Any]) -> None:
-    """Raises for the first option that cannot be."""
+    """Raises for the first option with a value that is not allowed."""
     lr = options["lr"]
     if isinstance(lr, Tensor):
         if lr.numel() != 1:

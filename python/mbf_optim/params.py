@@ -1,4 +1,4 @@
-"""What may be given as parameters: a module, names, tensors, or groups of them."""
+"""The forms in which parameters may be given: a module, named or bare tensors, or groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .layers import Layer, layers_of_module, layers_of_names, layers_of_tensors
 
 
 def as_groups(params: Any) -> list[dict[str, Any]]:
-    """Any form the constructor takes, as a list of groups for :func:`read_params`."""
+    """Turns any form that the constructor takes into a list of groups."""
     if isinstance(params, Tensor):
         raise TypeError("params: expected a module or an iterable of parameters, got one tensor")
     if isinstance(params, nn.Module):
@@ -26,7 +26,11 @@ def as_groups(params: Any) -> list[dict[str, Any]]:
 
 
 def read_params(given: dict[str, Any], count: int) -> tuple[list[Layer], list[Any]]:
-    """The layers of a group, and its parameters in the order they came, named if they can be."""
+    """The layers of a group, and its parameters in their order, named if the names are known.
+
+    Args:
+        count: parameters of the groups before this one, from which bare tensors are numbered.
+    """
     if "params" not in given:
         raise ValueError(f"param_group: expected a key 'params', got {sorted(given)}")
     params = given["params"]

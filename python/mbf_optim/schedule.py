@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-# All blocks, none, or the i-th of n equal parts.
+# All blocks, none, or (i, n): the i-th of n equal parts of them.
 Part = bool | tuple[int, int]
 
 
 class Due(NamedTuple):
-    """What one step of a layer does beside stepping."""
+    """What is due at one step of a layer, beside the step itself."""
 
-    update: Part
+    update: Part  # of the statistics
     invert: Part
-    norms: bool  # the target norms of the scale-free step
-    refreshed: bool  # every block has been inverted since the last step that said so
+    norms: bool  # refresh the target norms of the scale-free step
+    refreshed: bool  # with this step a refresh of all blocks is complete
 
 
 class Schedule(NamedTuple):
-    """``k``, the number of a layer's step, counts from 1 the steps in which it had a gradient."""
+    """When what is due: ``k = 1, 2, ...`` counts the steps in which a layer had a gradient."""
 
     stats_every: int
     inverse_every: int
     early: bool  # more often at the start; not after a warm start
-    stagger: bool  # a part of the blocks at every step instead of all at once
+    stagger: bool  # a part of the blocks at every step, instead of all of them now and then
 
     def _whole_update(self, k: int) -> bool:
         return k == 1 or (self.early and k <= self.stats_every)

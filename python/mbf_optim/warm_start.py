@@ -1,4 +1,4 @@
-"""One pass over the data for its gradients alone: everything else is put back."""
+"""One pass over the data that collects gradients and leaves everything else as it was."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def _output(model: nn.Module, inputs: Any) -> Any:
 
 
 @contextmanager
-def _put_back(model: nn.Module, params: Sequence[Tensor]) -> Iterator[None]:
-    """Gradients, buffers and random number generators as they were."""
+def _restoring(model: nn.Module, params: Sequence[Tensor]) -> Iterator[None]:
+    """Restores gradients, buffers and random number generators at the end."""
     grads = [p.grad for p in params]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     devices = sorted({p.device.index or 0 for p in params if p.device.type == "cuda"})
@@ -55,11 +55,15 @@ def average_gradients(
     take: Callable[[dict[Tensor, Tensor], int], None],
     progress: bool,
 ) -> int:
-    """Calls ``take(gradients by parameter, 1, 2, ...)`` batch after batch; returns the count."""
+    """Calls ``take(gradients by parameter, n)`` for the n-th batch, n = 1, 2, ...
+
+    Returns:
+        the number of batches.
+    """
     count = 0
     device = params[0].device
     with (
-        _put_back(model, params),
+        _restoring(model, params),
         tqdm(batches, desc="warm start", unit="batch", disable=not progress, leave=False) as bar,
     ):
         try:
