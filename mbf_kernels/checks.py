@@ -85,9 +85,7 @@ def check_damping(values: Sequence[float]) -> None:
             raise ValueError(f"damping: expected a finite number >= 0, got {value}")
 
 
-def check_finite(scalars: StepScalars) -> None:
-    if all(map(math.isfinite, scalars)):
-        return
+def refuse_not_finite(scalars: StepScalars) -> None:
     for name, value in scalars._asdict().items():
         if not math.isfinite(value):
             raise ValueError(f"{name}: expected a finite number, got {value}")
@@ -106,18 +104,28 @@ def check_part(name: str, part: object) -> tuple[int, int]:
 
 def check_target_norms(values: object, refresh: bool, tensors: int) -> Tensor:
     """One value or one per tensor; to be refreshed, one float64 value per tensor."""
+    if isinstance(values, Tensor) and values.shape == (tensors,) and values.dtype == torch.float64:
+        return values
+    return _other_target_norms(values, refresh, tensors)
+
+
+def is_plain_float64(values: Tensor) -> bool:
+    """A vector that can be handed on as it is."""
+    return values.dtype == torch.float64 and values.dim() == 1 and not values.requires_grad
+
+
+def _other_target_norms(values: object, refresh: bool, tensors: int) -> Tensor:
     if not isinstance(values, Tensor):
         raise TypeError(
             f"target_norms: expected a tensor{'' if refresh else ' or None'}, "
             f"got {type(values).__name__}"
         )
-    if not refresh:
-        check_per_tensor("target_norms", values.numel(), tensors)
-    elif values.shape != (tensors,) or values.dtype != torch.float64:
+    if refresh:
         raise ValueError(
             f"target_norms: expected {tensors} float64 values to be refreshed, got "
             f"{dtype_name(values.dtype)} of shape {tuple(values.shape)}"
         )
+    check_per_tensor("target_norms", values.numel(), tensors)
     return values
 
 
@@ -229,9 +237,7 @@ def _writable(tensor: Tensor, size: int) -> bool:
 
 
 def check_not_recording(**lists: Sequence[Tensor]) -> None:
-    """In-place steps are not differentiable: refuse them while autograd records."""
-    if not torch.is_grad_enabled():
-        return
+    """In-place steps are not differentiable: refuses them where autograd would record."""
     for name, tensors in lists.items():
         for i, tensor in enumerate(tensors):
             if isinstance(tensor, Tensor) and tensor.requires_grad:

@@ -40,5 +40,6 @@ def spd_inverse(A: Tensor, damping: float = 0.0) -> tuple[Tensor, Tensor]:
         raise TypeError(f"A: expected float32 or float64, got {dtype_name(A.dtype)}")
     damping = float(damping)
     check_damping([damping])
-    check_not_recording(A=[A])
+    if torch.is_grad_enabled():
+        check_not_recording(A=[A])
     return backend_for(A.device, A.shape[-1], A.dtype).spd_inverse(A, damping)

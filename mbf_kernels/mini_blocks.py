@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
@@ -258,7 +259,8 @@ class MiniBlocks:
                 the unbiased ``G`` and ``c`` the ``momentum_correction``.
         """
         params, grads, momenta = list(params), list(grads), list(momenta)
-        checks.check_not_recording(params=params, momenta=momenta)
+        if torch.is_grad_enabled():
+            checks.check_not_recording(params=params, momenta=momenta)
         controls = self._controls(lr, momentum_correction, update, invert)
         if controls is not None:
             lr, momentum_correction = 0.0, 1.0
@@ -268,7 +270,8 @@ class MiniBlocks:
             weight_decay=float(weight_decay),
             momentum_correction=float(momentum_correction),
         )
-        checks.check_finite(scalars)
+        if not all(map(math.isfinite, scalars)):
+            checks.refuse_not_finite(scalars)
         targets = self._target_values(target_norms, refresh_target_norms)
         options = StepOptions(scalars, targets, refresh_target_norms, controls)
         updating = Update(float(beta), self._tiles("update", update))
@@ -304,18 +307,17 @@ class MiniBlocks:
         A backend that checks its own arguments runs at once; if it refuses, ``check`` says why.
         What it cannot tell, since it does not know what the blocks were made for, is ``known``.
         """
-        if backend.checks_arguments and known:
-            try:
-                run(*lists)
-            except (RuntimeError, TypeError):
-                check()
-                copies = self._walkable(lists)
-                if all(a is b for a, b in zip(chain(*copies), chain(*lists), strict=True)):
-                    raise
-                self._run_through(copies, lists, run)
-            return
-        check()
-        self._run_through(self._walkable(lists), lists, run)
+        if not (backend.checks_arguments and known):
+            check()
+            return self._run_through(self._walkable(lists), lists, run)
+        try:
+            run(*lists)
+        except (RuntimeError, TypeError):
+            check()
+            copies = self._walkable(lists)
+            if all(a is b for a, b in zip(chain(*copies), chain(*lists), strict=True)):
+                raise
+            self._run_through(copies, lists, run)
 
     def _walkable(self, lists: TensorLists) -> TensorLists:
         """The same, with copies of the tensors whose memory no kernel can walk."""
@@ -369,8 +371,7 @@ class MiniBlocks:
         if target_norms is None and not refresh:
             return None
         checked = checks.check_target_norms(target_norms, refresh, len(self.block_counts))
-        ready = checked.dtype == torch.float64 and checked.device == self.device
-        if refresh or (ready and checked.dim() == 1 and not checked.requires_grad):
+        if refresh or (checks.is_plain_float64(checked) and checked.device == self.device):
             return checked
         return checked.detach().to(self.device, torch.float64).reshape(-1)
 

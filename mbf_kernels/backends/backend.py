@@ -89,7 +89,12 @@ def mark_written(*lists: list[Tensor]) -> None:
     """
     everything = [tensor for tensors in lists for tensor in tensors]
     if any(map(Tensor.is_inference, everything)):
-        if not torch.is_inference_mode_enabled():
-            raise RuntimeError("inference tensors cannot be written outside inference mode")
-        everything = [tensor for tensor in everything if not tensor.is_inference()]
+        everything = _with_versions(everything)
     torch.autograd.graph.increment_version(everything)
+
+
+def _with_versions(tensors: list[Tensor]) -> list[Tensor]:
+    """All but inference tensors, which have no version."""
+    if not torch.is_inference_mode_enabled():
+        raise RuntimeError("inference tensors cannot be written outside inference mode")
+    return [tensor for tensor in tensors if not tensor.is_inference()]

@@ -107,13 +107,18 @@ def backend_for(device: torch.device, block_size: int, dtype: torch.dtype) -> Ba
     if block_size > MAX_SMALL_BLOCK and not backend.serves_large_blocks:
         return LARGE
     if dtype == torch.float64 and not backend.serves_float64:
-        if _forced.get() or _of_environment():
-            raise RuntimeError(
-                f"backend {backend.name!r} computes in float32 and was asked for float64; the "
-                "backend 'torch' serves it on every device"
-            )
-        return TORCH
+        return _for_float64(backend.name)
     return backend
+
+
+def _for_float64(name: str) -> Backend:
+    """Plain torch instead of a backend that was not asked for by name."""
+    if _forced.get() or _of_environment():
+        raise RuntimeError(
+            f"backend {name!r} computes in float32 and was asked for float64; the backend 'torch' "
+            "serves it on every device"
+        )
+    return TORCH
 
 
 @cache

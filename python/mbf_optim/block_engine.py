@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -55,21 +55,26 @@ class BlockEngine(Engine):
             if curvature is not None and update:
                 self._take_samples(curvature, beta, cohort.chosen)
                 update = False
-            self._run(
-                self._choose(grads, cohort.chosen),
-                lr=lr,
-                momentum=momentum,
-                weight_decay=weight_decay,
-                beta=beta,
-                damping=damping,
-                relative_damping=relative,
-                debias=True,
-                target_norms=self.target_norms,
-                refresh_target_norms=self.target_norms is not None and due.norms,
-                momentum_correction=momentum_correction(momentum, cohort.k),
-                update=update,
-                invert=due.invert,
-            )
+            try:
+                self.blocks.fused_step_(
+                    self.params,
+                    self._choose(grads, cohort.chosen),
+                    self.momenta,
+                    lr=lr,
+                    momentum=momentum,
+                    weight_decay=weight_decay,
+                    beta=beta,
+                    damping=damping,
+                    relative_damping=relative,
+                    debias=True,
+                    target_norms=self.target_norms,
+                    refresh_target_norms=self.target_norms is not None and due.norms,
+                    momentum_correction=momentum_correction(momentum, cohort.k),
+                    update=update,
+                    invert=due.invert,
+                )
+            except (mk.TensorError, RuntimeError) as error:
+                self._explain(error)
             if due.refreshed:
                 self.failures.record(self.blocks.failures())
 
@@ -82,16 +87,13 @@ class BlockEngine(Engine):
         here = set(chosen)
         return [grad if i in here else None for i, grad in enumerate(grads)]
 
-    def _run(self, grads: Sequence[Tensor | None], **options: Any) -> None:
-        try:
-            self.blocks.fused_step_(self.params, grads, self.momenta, **options)
-        except (mk.TensorError, RuntimeError) as error:
-            # Says of a parameter that was moved or cast what became of it.
-            self._check_still_there()
-            if not isinstance(error, mk.TensorError):
-                raise
-            kind = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(f"{self.layers[error.index].name}, {error}") from error
+    def _explain(self, error: Exception) -> NoReturn:
+        """Raises what a user of the optimizer can make sense of, for a refused step."""
+        self._check_still_there()  # a parameter that was moved or cast has its own words
+        if not isinstance(error, mk.TensorError):
+            raise error
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{self.layers[error.index].name}, {error}") from error
 
     # --- statistics from other gradients ------------------------------------------------------
 
