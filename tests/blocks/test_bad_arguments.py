@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import mbf_kernels as mk
+from tests.support.block_checks import make
 from tests.support.scene import Scene
 
 NAN, INF = float("nan"), float("inf")
@@ -251,3 +252,18 @@ def test_spd_inverse_while_gradients_are_recorded(backend, device, d):
 def test_spd_inverse_of_a_sparse_matrix(backend, device):
     with pytest.raises((TypeError, ValueError), match="A: expected a dense tensor"):
         mk.spd_inverse(torch.eye(3, device=device).to_sparse())
+
+
+def test_tensors_in_another_order_with_as_many_tiles(backend, device):
+    """The blocks know which tensor is where: as many tiles in all is not enough."""
+    blocks, params, grads, momenta = make([(16, 9), (32, 9)], 9, device=device)
+    swapped = [tensors[::-1] for tensors in (params, grads, momenta)]
+    before = [t.clone() for tensors in swapped for t in tensors]
+    with pytest.raises(ValueError, match=r"params\[0\]: expected 144 numbers, got 288") as refused:
+        blocks.fused_step_(*swapped, lr=0.1, damping=0.1)
+    assert (refused.value.argument, refused.value.index) == ("params", 0)
+    with pytest.raises(ValueError, match=r"grads\[0\]: expected 144 numbers, got 288"):
+        blocks.update_(swapped[1], beta=0.5)
+    after = [t for tensors in swapped for t in tensors]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert not blocks.stats().any()
