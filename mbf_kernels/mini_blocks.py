@@ -285,7 +285,7 @@ class MiniBlocks:
             lambda grads, params, momenta: backend.fused_step_(
                 self._state, params, grads, momenta, options, updating, inversion, buffers
             ),
-            lambda: self._check_step(params, grads, momenta, updating, inversion),
+            lambda: self._check_step(params, grads, momenta, options, updating, inversion),
             known=not params or getattr(params[0], "dtype", None) == self.param_dtype,
         )
 
@@ -408,6 +408,7 @@ class MiniBlocks:
         params: list[Tensor],
         grads: list[Tensor | None],
         momenta: list[Tensor],
+        options: StepOptions,
         update: Update,
         inversion: Inversion,
     ) -> None:
@@ -415,7 +416,15 @@ class MiniBlocks:
         checks.check_list("params", params, self.layout, self.device, (self.param_dtype,))
         checks.check_list("grads", grads, self.layout, self.device, both, may_be_absent=True)
         checks.check_list("momenta", momenta, self.layout, self.device, both)
-        checks.check_memory({"params": params, "momenta": momenta}, {"grads": grads})
+        written: dict[str, Sequence[Tensor]] = {"params": params, "momenta": momenta}
+        read: dict[str, Sequence[Tensor | None]] = {"grads": grads}
+        if options.refresh_target_norms and options.target_norms is not None:
+            written["target_norms"] = [options.target_norms]
+        else:
+            read["target_norms"] = [options.target_norms]
+        if not inversion.is_empty:
+            read["damping"] = [inversion.damping]
+        checks.check_memory(written, read)
         if not update.is_empty:
             checks.check_unit_interval("beta", update.beta)
         if not inversion.is_empty:

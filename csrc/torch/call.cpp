@@ -133,7 +133,9 @@ void Call::set_inversion(const char* name, const std::vector<int64_t>& tiles, co
   if (job_.step && job_.invert.empty()) return;
   job_.relative_damping = relative;
   job_.debias = debias;
-  job_.damping = per_tensor("damping", damping, damping.is_cpu() ? Place{} : place_);
+  const bool host_to_device = place_.cuda && damping.is_cpu();
+  job_.damping = per_tensor("damping", damping, host_to_device ? Place{} : place_);
+  if (!host_to_device) memory_.add("damping", damping, false);
   if (job_.damping.on_device) return;
   for (int64_t i = 0; i < damping.numel(); ++i) check_damping(job_.damping.values[i]);
 }
@@ -216,7 +218,7 @@ void Call::set_targets(const std::optional<Tensor>& target_norms, bool refresh,
   job_.refresh_targets = refresh;
   if (refresh) check_state("target_norms", *target_norms, {job_.tensors}, kDouble, place_);
   job_.target_norms = per_tensor("target_norms", *target_norms, place_);
-  if (refresh) memory_.add("target_norms", *target_norms, true);
+  memory_.add("target_norms", *target_norms, refresh);
 }
 
 void Call::set_controls(const std::optional<Tensor>& controls) {

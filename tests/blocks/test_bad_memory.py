@@ -205,3 +205,23 @@ def test_a_view_of_a_parameter_notices(backend, device):
     assert base._version > version
     assert base[0].eq(0).all()
     assert base[1].eq(-1).all()
+
+
+@pytest.mark.parametrize("argument", ["target_norms", "refreshed target_norms", "damping"])
+def test_values_per_tensor_that_are_parameters(backend, device, argument):
+    """They are read while parameters move."""
+    params = [torch.ones(4, dtype=torch.float64, device=device) for _ in range(2)]
+    blocks = mk.MiniBlocks(params, 2)
+    if device.type != "cpu":
+        pytest.skip("float64 is served by plain torch there")
+    values = params[1][:2]
+    options = {"target_norms": values} if "norms" in argument else {"damping": values}
+    if argument.startswith("refreshed"):
+        options["refresh_target_norms"] = True
+    grads, momenta = ([torch.ones_like(p) for p in params] for _ in range(2))
+    name = argument.split()[-1]
+    overlap = rf"(params\[1\] and {name}|{name}\[0\] and params\[1\]).*: expected separate memory"
+    with pytest.raises(ValueError, match=overlap):
+        blocks.fused_step_(params, grads, momenta, lr=0.1, **options)
+    assert all((p == 1.0).all() for p in params)
+    assert not blocks.stats().any()
