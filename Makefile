@@ -1,5 +1,5 @@
-# Every target sets up what it needs: a virtual environment in .venv, pinned packages, the build.
-# A second run finds all of it done.
+# Every target first sets up what it needs: a virtual environment in .venv, pinned packages, the build. Later runs use
+# what is already there.
 
 PYTHON ?= python3
 DEVICE ?= cpu
@@ -11,14 +11,14 @@ BUILT  := $(VENV)/.extension-built
 
 CPP_SOURCES := $(shell find csrc tests benchmarks -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
-# Runs compiled PTX on the CPU: a folder with ptxcpu.py. Without it those tests are skipped.
+# The folder of ptxcpu.py, which runs compiled PTX on the CPU. Without it the tests that need it are skipped.
 export MBF_PTXCPU ?= $(abspath $(wildcard ../shared/tools/ptxcpu))
 FASHION := /usr/share/datasets/fashion-mnist
 
 .PHONY: help demo images test bench cubin cuda-import lint format build clean
 .DEFAULT_GOAL := help
 
-help:  ## what there is
+help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(READY): requirements-dev.txt
@@ -32,33 +32,33 @@ $(BUILT): $(READY) setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.*)
 	MBF_REQUIRE_EXTENSION=1 $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-build: $(BUILT)  ## the environment and the extension
+build: $(BUILT)  ## set up the environment and build the extension
 
-demo: $(BUILT) images  ## train a small CNN with MBF, Adam and SGD: a table and a plot
+demo: $(BUILT) images  ## train a small CNN with MBF, Adam and SGD; print a table, write a plot (DATA=folder: on other idx files)
 	$(BIN)/python -m benchmarks.training $(if $(DATA),--data $(DATA))
 
-images:  # Fashion-MNIST from Debian's package; without it the demo takes scikit-learn's digits
+images:  # Fashion-MNIST from Debian's package; without it the demo uses scikit-learn's digits
 	@test -n "$(DATA)" -o -e $(FASHION) || ! command -v apt-get >/dev/null || { \
 	  echo "installing Debian's dataset-fashion-mnist"; \
 	  sudo=$$(test $$(id -u) = 0 || echo "sudo -n"); \
 	  { $$sudo apt-get install -y -qq dataset-fashion-mnist \
 	    || { $$sudo apt-get update -qq && $$sudo apt-get install -y -qq dataset-fashion-mnist; }; \
-	  } >/dev/null 2>&1 || echo "could not install it; going on without"; }
+	  } >/dev/null 2>&1 || echo "could not install it; continuing without it"; }
 
-test: $(BUILT)  ## all tests, on all cores (WORKERS=0: in one process)
+test: $(BUILT)  ## run all tests, on all cores (WORKERS=0: in one process; DEVICE=cuda: on a GPU)
 	$(BIN)/python -m pytest --device $(DEVICE) -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
-bench: $(BUILT)  ## kernels and whole optimizer steps, with the tables of targets
+bench: $(BUILT)  ## time the kernels and whole optimizer steps, beside their targets (DEVICE=cuda: on a GPU)
 	$(BIN)/python -m benchmarks.micro --full --device $(DEVICE)
 	$(BIN)/python -m benchmarks.optimizers --device $(DEVICE)
 
-cubin: $(BUILT)  ## compile the GPU kernels for every architecture; tables into docs/gpu.md
+cubin: $(BUILT)  ## compile the GPU kernels for every architecture and write the tables of docs/gpu.md
 	$(BIN)/python -m benchmarks.gpu_code
 
-cuda-import:  ## CUDA kernels built against the CUDA build of torch (3 GB), in .venv-cuda
+cuda-import:  ## build against the CUDA build of torch (3 GB, in .venv-cuda) and check what is registered
 	$(PYTHON) -m benchmarks.gpu_code.cuda_import --environment .venv-cuda
 
-lint: $(READY)  ## formatters and linters, without changing anything
+lint: $(READY)  ## run the linters and check the formatting, without changing anything
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -69,7 +69,7 @@ format: $(READY)  ## apply the formatters
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP_SOURCES)
 
-clean:  ## everything that was made, the environment included
+clean:  ## remove everything that was built, including the environment
 	rm -rf $(VENV) .venv-cuda build dist *.egg-info benchmark_results .pytest_cache .hypothesis .mypy_cache .ruff_cache .benchmarks
 	rm -f mbf_kernels/_C*.so mbf_kernels/_build_failure.txt
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
