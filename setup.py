@@ -1,11 +1,12 @@
 """Builds the extension with ninja; project metadata is in pyproject.toml.
 
-The package must install where nothing can be compiled: any failure to build leaves a note in the
-package (`_build_failure.txt`) that `mbf_kernels.backends()` shows, and the install goes on without
-the CPU backend. Set MBF_REQUIRE_EXTENSION=1 to make the failure fatal, as `make` does.
+The package must install where nothing can be compiled. A build that fails therefore leaves a note
+in the package (`_build_failure.txt`), which `mbf_kernels.backends()` shows, and the install goes on
+without the extension. MBF_REQUIRE_EXTENSION=1 makes the failure fatal; `make` sets it.
 
-CUDA kernels are built in where nvcc and a CUDA build of torch are found: MBF_CUDA=0 leaves them
-out, MBF_CUDA=1 insists on them, MBF_CUDA_ARCHS ("80,90") chooses among the architectures.
+CUDA kernels are built where nvcc and a CUDA build of torch are found. MBF_CUDA=0 leaves them out,
+MBF_CUDA=1 makes it an error if they cannot be built, MBF_CUDA_ARCHS ("80,90") chooses among the
+architectures.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ROOT = Path(__file__).parent
 SOURCES = ROOT / "csrc"
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 
-# The oldest torch whose stable ABI has all we use; the binary runs on that one and on newer ones.
+# The oldest torch whose stable ABI has all we use. The binary runs with this torch and newer ones.
 TARGET_TORCH = (2, 10)
 
 BASE_FLAGS = [
@@ -42,7 +43,7 @@ BASE_FLAGS = [
     "-ffp-contract=fast",  # a * b + c is one FMA where the target has it
     "-fno-math-errno",
 ]
-# Each instruction set is a translation unit of its own, so that nothing else is compiled with it.
+# Each instruction set has a translation unit of its own: no other code is compiled with its flags.
 ISA_FLAGS = {
     "cpu/isa_baseline.cpp": [],
     "cpu/isa_avx2.cpp": ["-mavx2", "-mfma", "-mf16c"],
@@ -71,13 +72,13 @@ CUDA_FLAGS = [
     "--expt-relaxed-constexpr",
     "-Xcompiler=-fPIC,-fvisibility=hidden",
 ]
-# Structs of 32 KB by value; before that the limit was 4 KB.
+# The first release whose kernels take 32 KB of parameters; earlier ones take 4 KB.
 OLDEST_NVCC = (12, 1)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One object file: a source, with a define if it is compiled several times."""
+    """One object file: a source, and a define if the source is compiled several times."""
 
     source: str
     flags: list[str]
@@ -110,14 +111,14 @@ class Cuda:
 
     @property
     def flags(self) -> list[str]:
-        """Machine code for every architecture, and PTX for what comes after the newest."""
+        """Machine code for every architecture, and PTX for architectures newer than these."""
         codes = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in self.architectures]
         newest = max(self.architectures, key=int)
         return [*CUDA_FLAGS, *codes, f"-gencode=arch=compute_{newest},code=compute_{newest}"]
 
 
 def find_cuda(torch: Any) -> Cuda | None:
-    """What CUDA needs, or None with a line that says why it is left out."""
+    """How to compile CUDA; None if it is left out, after printing why."""
     wanted = os.environ.get("MBF_CUDA", "")
     if wanted == "0":
         return None
@@ -161,8 +162,8 @@ def _require_cuda(torch: Any) -> Cuda:
 
 
 def cuda_units(flags: list[str]) -> list[Unit]:
-    """All that nvcc compiles: one unit per block size and per kind of team, side by side."""
-    # By its path: a build has no folder of this source tree on sys.path.
+    """All that nvcc compiles: one unit per block size and per kind of team, built in parallel."""
+    # Loaded by its path, because sys.path has no folder of this source tree during a build.
     units = runpy.run_path(str(SOURCES / "cuda" / "units.py"))["TRANSLATION_UNITS"]
     return [Unit(f"cuda/{source}", flags, define) for source, define in units]
 
@@ -209,7 +210,7 @@ class NinjaBuild(build_ext):
         import torch
         from torch.utils.cpp_extension import include_paths, library_paths
 
-        found = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+        found = tuple(int(number) for number in torch.__version__.split("+")[0].split(".")[:2])
         if found < TARGET_TORCH:
             raise RuntimeError(f"torch >= 2.10 is needed to build, found {torch.__version__}")
 
@@ -223,13 +224,14 @@ class NinjaBuild(build_ext):
         names = ",".join(f"sm_{a}" for a in cuda.architectures) if cuda else ""
         isa_sources = list(ISA_FLAGS) if IS_X86 else PORTABLE_ISAS
         built_for = f"'-DMBF_CUDA_ARCHITECTURES=\"{names}\"'"
-        # The slowest first: two cores are then busy to the end.
+        # The slowest first, so that all cores are busy to the end.
         units = [
             *(Unit(source, BASE_FLAGS + ISA_FLAGS[source]) for source in isa_sources),
             *(Unit(source, BASE_FLAGS + torch_flags) for source in TORCH_SOURCES),
             *(Unit(source, BASE_FLAGS) for source in PLAIN_SOURCES),
             Unit("torch/module.cpp", [*BASE_FLAGS, *torch_flags, built_for]),
         ]
+        # Without an rpath: torch is imported before this module and has loaded its libraries.
         link = ["-shared", *(f"-L{path}" for path in library_paths()), "-ltorch", "-ltorch_cpu"]
         if cuda:
             units += [
@@ -237,15 +239,13 @@ class NinjaBuild(build_ext):
                 Unit("torch/cuda_operators.cpp", [*BASE_FLAGS, *torch_flags, "-DUSE_CUDA"]),
                 Unit("cuda/plan.cpp", BASE_FLAGS),
             ]
-            # The runtime library is the one torch has loaded.
+            # Shared: the CUDA runtime that torch has loaded.
             link += ["-ltorch_cuda", "-cudart=shared"]
 
-        # Not build_temp, which pip puts into a folder it deletes: the next build starts from here.
+        # Not build_temp, which pip deletes after the build: the next build reuses these objects.
         tag = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}{'-cuda' if cuda else ''}"
         work = ROOT.resolve() / "build" / f"temp.{tag}"
         work.mkdir(parents=True, exist_ok=True)
-        # The ABI of the running torch's shim is plain C; the library is found through torch itself,
-        # which is imported before this module.
         lines = [
             f"cxx = {_ninja_escape(compiler)}",
             f"nvcc = {_ninja_escape(cuda.nvcc if cuda else '')} -ccbin $cxx",

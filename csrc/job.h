@@ -1,4 +1,4 @@
-// What the kernels are asked to do, in plain pointers and scalars: no torch here.
+// A job is what the kernels are asked to do, in plain pointers and scalars. No torch here.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,15 @@ namespace mbf {
 // Blocks in a tile: the same element of 16 neighbouring blocks fills one 64-byte cache line.
 constexpr int kTileBlocks = 16;
 
-// The largest block the small-block kernels take.
+// The largest block size the kernels serve.
 constexpr int kMaxBlock = 64;
 
 enum class Format : int8_t { Float32, Float64, BFloat16, Float16 };
 
 // One tensor seen as blocks. Element e of block b is at
 //   (b / inner) * outer_stride + (b % inner) * inner_stride + e * element_stride,
-// counted in elements. Contiguous blocks have element_stride 1 and inner_stride d throughout.
+// counted in elements. In a contiguous tensor `inner` is the number of blocks, inner_stride is d
+// and element_stride is 1.
 struct BlockView {
   void* data;
   Format format;
@@ -36,10 +37,10 @@ struct TileRange {
   constexpr bool contains(int64_t tile) const { return first <= tile && tile < last; }
 };
 
-// What is known of the G of one tile, beside G itself.
+// What is kept beside the G of one tile.
 struct Tally {
-  double weight;  // the average that beta and (1 - beta) make of ones: G / weight has no bias
-  double trace;   // of G / weight, summed over the finite blocks
+  double weight;  // the average that the same updates make of ones: G / weight has no bias
+  double trace;   // of G / weight, summed over the blocks where it is finite
 };
 
 // Squared norms over the blocks of one tile.
@@ -57,22 +58,24 @@ struct PerTensor {
   constexpr double of(int64_t tensor) const { return values[one_for_all ? 0 : tensor]; }
 };
 
-// A request: one pass over the tiles of many tensors. Tensor t owns tiles tile_start[t] to
-// tile_start[t + 1] - 1, the last of them padded with blocks of zeros. A tensor whose gradient is
-// absent (no data) is left alone by update and step and, in a job with a step, by invert.
+// A request to update, invert and step the tiles of many tensors. Tensor t owns tiles tile_start[t]
+// to tile_start[t + 1] - 1, the last of them padded with blocks of zeros. A tensor whose gradient
+// is absent (its view has no data) is skipped. A job that only inverts has no gradients and skips
+// none.
 //
-// All pointers are to memory of the device the job is for, except tile_start, blocks, the views
-// themselves and a PerTensor that says so.
+// Pointers are to memory of the device that runs the job. Only tile_start, blocks and the arrays of
+// views are always on the host; a PerTensor says where its values are. The comment of a pointer
+// names the operations that need it.
 struct TileJob {
   int block_size;
-  bool float64;  // the format of G and of the arithmetic; otherwise float32
+  bool float64;  // G and the arithmetic are in float64, otherwise in float32
   int64_t tensors;
   const int64_t* tile_start;  // tensors + 1
   const int64_t* blocks;      // per tensor
 
-  TileRange update;  // of these tiles, G <- beta G + (1 - beta) D D^T
-  TileRange invert;  // of these tiles, P <- (G + damping I)^-1, of G / weight if debias is set
-  bool step;         // of all tiles, M <- momentum M + D;  W <- W - lr (P M + weight_decay W)
+  TileRange update;  // in these tiles, G <- beta G + (1 - beta) D D^T
+  TileRange invert;  // in these tiles, P <- (G + damping I)^-1; with debias, of G / weight
+  bool step;         // in all tiles, M <- momentum M + D;  W <- W - lr (P M + weight_decay W)
 
   const BlockView* params;   // step
   const BlockView* grads;    // update, step
@@ -90,30 +93,31 @@ struct TileJob {
   bool debias;
   StepScalars<double> scalars;
 
-  // With target norms the step takes two passes: the first leaves P M in `directions`, block by
-  // block as in the parameters but padded to whole tiles, with its squared norm per tile; the
-  // second applies it. Blocks that are not finite do not count in a norm.
-  PerTensor target_norms;   // values is null without them
+  // With target norms the step takes two passes. The first stores P M in `directions`, block after
+  // block and padded to whole tiles, and its squared norms in `norms`, where blocks that are not
+  // finite do not count. The second moves the parameters.
+  PerTensor target_norms;   // values is null if there are none
   void* directions;         // [direction_tiles, 16, d]
-  int64_t direction_tiles;  // those of the largest tensor or more; on a GPU all
+  int64_t direction_tiles;  // at least as many as the largest tensor has; on a GPU all tiles
   TileNorms* norms;         // [tiles]
-  // Before use, set each target norm to that of Adam's step, clip(M_hat / (sqrt(v_hat) + 1e-8)) to
-  // [-1, 1], with M_hat = momentum_correction M and v_hat the diagonal of G / weight.
+  // Before using the target norms, set them to the norms of Adam's step, which is
+  // M_hat / (sqrt(v_hat) + 1e-8) clipped to [-1, 1]. M_hat is momentum_correction M, v_hat the
+  // diagonal of G / weight.
   bool refresh_targets;
 
-  // [lr, momentum_correction, update, invert] in device memory, or null: they replace the scalars,
-  // and a zero disables update or invert. Only on a GPU.
+  // [lr, momentum_correction, update, invert] in device memory, or null; only on a GPU. The first
+  // two replace the scalars of that name. A zero in one of the others disables that operation.
   const double* controls;
 
   bool rescales() const { return step && target_norms.values != nullptr; }
 };
 
-// Ordinary dense matrices, one after the other.
+// A request to invert dense matrices, stored one after the other.
 struct DenseJob {
   int block_size;
   bool float64;
   int64_t count;
-  const void* matrices;  // [count, d, d], the lower triangles are read
+  const void* matrices;  // [count, d, d]; only the lower triangles are read
   void* inverses;        // [count, d, d]
   int32_t* info;         // [count]
   double damping;

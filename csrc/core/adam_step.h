@@ -1,4 +1,5 @@
-// The size of Adam's step for one block, from its momentum and the diagonal of its statistics.
+// The squared norm of Adam's step for one block, from its momentum and the diagonal of its
+// statistics.
 #pragma once
 
 #include "extent.h"
@@ -6,8 +7,8 @@
 
 namespace mbf {
 
-// Squared norm of clip(a m / (sqrt(b v) + 1e-8), -1, 1); `v(e)` gives the diagonal of G. A NaN in
-// the block makes it NaN.
+// The squared norm of clip(a m / (sqrt(b v) + 1e-8), -1, 1), where `v(e)` returns element e of the
+// diagonal of G. It is NaN if the block has a NaN.
 template <class V, class Diagonal, class Dim>
 MBF_INLINE V clipped_adam_square(Diagonal v, const V* m, V a, V b, Dim d) {
   const V epsilon = broadcast<V>(1e-8);

@@ -18,7 +18,7 @@ MBF_INLINE constexpr Const<A + B> operator+(Const<A>, Const<B>) {
   return {};
 }
 
-// Zero of the same kind as an extent, so that loops from zero stay constant where they can.
+// Zero of the same kind as an extent, so that a loop from zero to a Const is expanded.
 template <int N>
 MBF_INLINE constexpr Const<0> zero_like(Const<N>) {
   return {};
@@ -38,34 +38,34 @@ MBF_INLINE void for_each(int first, int last, F f) {
   for (; first < last; ++first) f(first);
 }
 
-// f(start, size) over consecutive pieces of at most B: all of size B but the last, whose size
-// is a constant too, so that a piece always fits a register tile of known shape.
+// Calls f(start, size) for consecutive panels of B rows or columns; the last panel may be smaller.
+// The size is always a Const, so that a panel can be held in registers.
 template <int B, int First, int Last, class F>
-MBF_INLINE void for_pieces(Const<First>, Const<Last>, F f) {
+MBF_INLINE void for_panels(Const<First>, Const<Last>, F f) {
   if constexpr (First < Last) {
     constexpr int size = Last - First < B ? Last - First : B;
     f(Const<First>{}, Const<size>{});
-    for_pieces<B>(Const<First + size>{}, Const<Last>{}, f);
+    for_panels<B>(Const<First + size>{}, Const<Last>{}, f);
   }
 }
 
 namespace detail {
 template <int B, class F>
-MBF_INLINE void last_piece(int start, int size, F f) {
+MBF_INLINE void last_panel(int start, int size, F f) {
   if constexpr (B > 0) {
     if (size == B) {
       f(start, Const<B>{});
     } else {
-      last_piece<B - 1>(start, size, f);
+      last_panel<B - 1>(start, size, f);
     }
   }
 }
 }  // namespace detail
 
 template <int B, class F>
-MBF_INLINE void for_pieces(int first, int last, F f) {
+MBF_INLINE void for_panels(int first, int last, F f) {
   for (; first + B <= last; first += B) f(first, Const<B>{});
-  detail::last_piece<B - 1>(first, last - first, f);
+  detail::last_panel<B - 1>(first, last - first, f);
 }
 
 }  // namespace mbf

@@ -1,4 +1,4 @@
-// The few compiler-specific words the block mathematics needs.
+// The compiler-specific keywords of the block mathematics.
 #pragma once
 
 #if defined(__CUDACC__)

@@ -7,9 +7,9 @@
 
 namespace mbf {
 
-// `triangle(i)` must give load() and store(V) for number i of the packed triangle; `v[e]` is
-// entry e of the vector. One multiply and one fused multiply-add a number: the pass is bound by the
-// bytes of G, so the vector is simply re-read from cache.
+// `triangle(i)` returns a slot with load() and store(V) for element i of the packed triangle;
+// `v[e]` is element e of the vector. With one multiply and one fused multiply-add per element the
+// update is bound by the bytes of G, so the vector is simply read from cache again for every row.
 template <class V, class Triangle, class Vector, class Dim>
 MBF_INLINE void rank_one_ema(Triangle triangle, Vector v, V beta, V one_minus_beta, Dim d) {
   for_each(zero_like(d), d, [&](auto row) MBF_INLINE_LAMBDA {

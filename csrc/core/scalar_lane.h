@@ -1,8 +1,8 @@
-// The lane interface for a plain float or double: one block per "vector" of length one.
+// The lane interface for a plain float or double, which is a vector of one lane.
 //
-// The block mathematics asks a lane type V for + - * on V and for the functions below. A SIMD
-// vector answers them for many blocks at once (csrc/cpu/lanes.h); a CUDA thread and the C++ tests
-// use the scalar itself.
+// The block mathematics needs + - * on a lane type V and the functions below. A SIMD vector
+// computes them for many blocks at once (csrc/cpu/lanes.h); a CUDA thread and the C++ tests use the
+// scalar itself.
 #pragma once
 
 #include "macros.h"
@@ -36,7 +36,7 @@ MBF_INLINE V broadcast(double value) {
   return LaneTraits<V>::broadcast(value);
 }
 
-// 1 / x, correctly rounded: the only division of the inverse.
+// 1 / x, correctly rounded. The inverse has no other division.
 MBF_INLINE float reciprocal(float x) { return 1.0f / x; }
 MBF_INLINE double reciprocal(double x) { return 1.0 / x; }
 
@@ -48,11 +48,11 @@ MBF_INLINE float square_root(float x) { return __builtin_sqrtf(x); }
 MBF_INLINE double square_root(double x) { return __builtin_sqrt(x); }
 #endif
 
-// The smaller one; NaN if x is.
+// The smaller of x and limit; NaN if x is NaN.
 MBF_INLINE float at_most(float x, float limit) { return x > limit ? limit : x; }
 MBF_INLINE double at_most(double x, double limit) { return x > limit ? limit : x; }
 
-// Both false for NaN.
+// Comparisons; false for NaN.
 MBF_INLINE bool positive(float x) { return x > 0.0f; }
 MBF_INLINE bool positive(double x) { return x > 0.0; }
 MBF_INLINE bool less(float x, float limit) { return x < limit; }

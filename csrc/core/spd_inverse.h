@@ -1,18 +1,21 @@
 // The inverse of a small symmetric positive definite matrix, in place on its packed triangle.
 //
-// Square-root-free Cholesky, A = L D L^T with unit lower L, in three passes of d^3/6 multiply-adds:
+// Square-root-free Cholesky, A = L D L^T with L unit lower triangular, in three phases of d^3/6
+// multiply-adds:
 //
-//   1. factor    L and the reciprocal pivots r = 1 / D, block column by block column
-//   2. invert    X = L^-1, block row by block row
-//   3. multiply  A^-1 = X^T diag(r) X, block row by block row
+//   1. factor    L and the reciprocal pivots r = 1 / D, one panel of columns after the other
+//   2. invert    X = L^-1, one panel of rows after the other
+//   3. multiply  A^-1 = X^T diag(r) X, one panel of rows after the other
 //
-// It is Cholesky in cost and in stability, but one division a pivot is its only long-latency
-// operation: with lanes of blocks there is nothing else to hide a square root behind.
+// Cost and stability are those of Cholesky. The only long-latency operation is one division per
+// pivot: all lanes reach a pivot together, so no other work could hide the latency of a square
+// root.
 //
-// With p = kPanelWidth, all three passes compute p x p patches of the result in registers, each as
-// one product of two panels (2 p loads for p^2 multiply-adds), then a tiny triangular finish. p = 3
-// needs 9 accumulators + 4 operands, which fits the 16 registers of AVX2; 4 spills there.
-// Every pass overwrites exactly the elements it no longer needs, so one triangle is enough.
+// A panel is p = kPanelWidth neighbouring rows or columns; a patch is the p x p elements where two
+// panels cross. Every phase computes one patch of the result at a time in registers, as a product
+// of two panels (2 p loads for p^2 multiply-adds) and a small product or solve with a triangular
+// patch. With p = 3 the 9 accumulators and 4 operands fit the 16 registers of AVX2; p = 4 spills
+// there. Every phase overwrites only elements it no longer needs, so one triangle is enough.
 #pragma once
 
 #include "extent.h"
@@ -23,18 +26,19 @@ namespace mbf {
 
 constexpr int kPanelWidth = 3;
 
-// Memory one inverse works in, one entry per lane vector.
+// The memory of one inverse. Every element is a lane vector.
 template <class V>
 struct InverseWorkspace {
   V* triangle;    // d(d+1)/2: the factor, then its inverse, then the result
   V* reciprocal;  // d: 1 / pivot
-  V* panel;  // kPanelWidth * d: the current block row scaled by the pivots or their reciprocals
+  V* panel;       // kPanelWidth * d: the current panel, scaled by the pivots or their reciprocals
 };
 
 namespace detail {
 
-// The diagonal tile of block column `first`: subtract what earlier columns explain, factor the
-// C x C rest. Leaves the panel D_k L_jk, k < first, behind for the tiles below it.
+// The diagonal patch of L in the columns from `first` on: subtracts the product of the earlier
+// columns and factors the C x C remainder. Leaves D_k L_jk, k < first, in w.panel for the patches
+// below it.
 template <int C, class V, class Load, class First, class Dim>
 MBF_INLINE void factor_diagonal(InverseWorkspace<V> w, Load load, First first, Dim d) {
   V acc[C][C];
@@ -62,7 +66,7 @@ MBF_INLINE void factor_diagonal(InverseWorkspace<V> w, Load load, First first, D
   });
   MBF_UNROLL
   for (int c = 0; c < C; ++c) {
-    // The pivot itself stays on the diagonal: later block columns scale by it.
+    // The pivot itself stays on the diagonal: later panels are scaled by it.
     w.triangle[triangle_index(first + c, first + c)] = acc[c][c];
     const V inverse_pivot = reciprocal(acc[c][c]);
     w.reciprocal[first + c] = inverse_pivot;
@@ -78,9 +82,9 @@ MBF_INLINE void factor_diagonal(InverseWorkspace<V> w, Load load, First first, D
   }
 }
 
-// L at rows `row`.. and columns `col`.., below the diagonal tile of that block column.
+// The patch of L whose first element is (row, col), below the diagonal patch of its columns.
 template <int R, int C, class V, class Load, class Row, class Col, class Dim>
-MBF_INLINE void factor_tile(InverseWorkspace<V> w, Load load, Row row, Col col, Dim d) {
+MBF_INLINE void factor_patch(InverseWorkspace<V> w, Load load, Row row, Col col, Dim d) {
   V acc[R][C];
   MBF_UNROLL
   for (int r = 0; r < R; ++r) {
@@ -120,11 +124,12 @@ MBF_INLINE void factor_tile(InverseWorkspace<V> w, Load load, Row row, Col col, 
   }
 }
 
-// X at rows `row`.. and columns `col`.., left of the diagonal: -(L_row,row)^-1 (sum of L X).
+// The patch of X whose first element is (row, col), left of the diagonal:
+// -(L_row,row)^-1 (sum of L X).
 template <int R, int C, class V, class Row, class Col>
-MBF_INLINE void invert_tile(V* a, Row row, Col col) {
+MBF_INLINE void invert_patch(V* a, Row row, Col col) {
   V acc[R][C];
-  // The diagonal tile of X in block column `col` is unit lower, its ones are not stored.
+  // The diagonal patch of X in these columns is unit lower triangular; its ones are not stored.
   MBF_UNROLL
   for (int c = 0; c < C; ++c) {
     MBF_UNROLL
@@ -174,7 +179,7 @@ MBF_INLINE void invert_tile(V* a, Row row, Col col) {
   }
 }
 
-// The unit lower diagonal tile of X.
+// The diagonal patch of X, which is unit lower triangular.
 template <int R, class V, class Row>
 MBF_INLINE void invert_diagonal(V* a, Row row) {
   const V zero = broadcast<V>(0);
@@ -198,8 +203,8 @@ MBF_INLINE void invert_diagonal(V* a, Row row) {
   }
 }
 
-// The diagonal tile of the product, kept in `acc` because its X is still wanted by the tiles left
-// of it. Leaves the panel r_k X_k,row, k >= row, behind for them.
+// The diagonal patch of the product. It stays in `acc` because the patches left of it still need
+// the X in its place. Leaves r_k X_k,row, k >= row, in w.panel for them.
 template <int R, class V, class Row, class Dim>
 MBF_INLINE void multiply_diagonal(InverseWorkspace<V> w, V (&acc)[R][R], Row row, Dim d) {
   const V* a = w.triangle;
@@ -245,9 +250,9 @@ MBF_INLINE void multiply_diagonal(InverseWorkspace<V> w, V (&acc)[R][R], Row row
   });
 }
 
-// The product at rows `row`.. and columns `col`.., left of the diagonal.
+// The patch of the product whose first element is (row, col), left of the diagonal.
 template <int R, int C, class V, class Row, class Col, class Dim>
-MBF_INLINE void multiply_tile(InverseWorkspace<V> w, Row row, Col col, Dim d) {
+MBF_INLINE void multiply_patch(InverseWorkspace<V> w, Row row, Col col, Dim d) {
   V* a = w.triangle;
   V acc[R][C];
   MBF_UNROLL
@@ -290,33 +295,34 @@ MBF_INLINE void multiply_tile(InverseWorkspace<V> w, Row row, Col col, Dim d) {
 }  // namespace detail
 
 // Leaves the packed inverse of the matrix in w.triangle and the reciprocal pivots in w.reciprocal.
-// `load(row, col)` gives the matrix, each number once, before that place of w.triangle is written:
-// it may read w.triangle itself. Never fails; usable() tells whether the result means anything.
+// `load(row, col)` returns an element of the matrix. It is called once per element, before the same
+// element of w.triangle is written, so it may read w.triangle itself. Never fails; usable() tells
+// whether the result is an inverse.
 template <class V, class Load, class Dim>
 MBF_INLINE void spd_inverse(InverseWorkspace<V> w, Load load, Dim d) {
-  for_pieces<kPanelWidth>(zero_like(d), d, [&](auto col, auto cols) MBF_INLINE_LAMBDA {
+  for_panels<kPanelWidth>(zero_like(d), d, [&](auto col, auto cols) MBF_INLINE_LAMBDA {
     constexpr int C = cols;
     detail::factor_diagonal<C>(w, load, col, d);
-    for_pieces<kPanelWidth>(col + cols, d, [&](auto row, auto rows) MBF_INLINE_LAMBDA {
+    for_panels<kPanelWidth>(col + cols, d, [&](auto row, auto rows) MBF_INLINE_LAMBDA {
       constexpr int R = rows;
-      detail::factor_tile<R, C>(w, load, row, col, d);
+      detail::factor_patch<R, C>(w, load, row, col, d);
     });
   });
-  for_pieces<kPanelWidth>(zero_like(d), d, [&](auto row, auto rows) MBF_INLINE_LAMBDA {
+  for_panels<kPanelWidth>(zero_like(d), d, [&](auto row, auto rows) MBF_INLINE_LAMBDA {
     constexpr int R = rows;
-    for_pieces<kPanelWidth>(zero_like(d), row, [&](auto col, auto cols) MBF_INLINE_LAMBDA {
+    for_panels<kPanelWidth>(zero_like(d), row, [&](auto col, auto cols) MBF_INLINE_LAMBDA {
       constexpr int C = cols;
-      detail::invert_tile<R, C>(w.triangle, row, col);
+      detail::invert_patch<R, C>(w.triangle, row, col);
     });
     detail::invert_diagonal<R>(w.triangle, row);
   });
-  for_pieces<kPanelWidth>(zero_like(d), d, [&](auto row, auto rows) MBF_INLINE_LAMBDA {
+  for_panels<kPanelWidth>(zero_like(d), d, [&](auto row, auto rows) MBF_INLINE_LAMBDA {
     constexpr int R = rows;
     V acc[R][R];
     detail::multiply_diagonal<R>(w, acc, row, d);
-    for_pieces<kPanelWidth>(zero_like(d), row, [&](auto col, auto cols) MBF_INLINE_LAMBDA {
+    for_panels<kPanelWidth>(zero_like(d), row, [&](auto col, auto cols) MBF_INLINE_LAMBDA {
       constexpr int C = cols;
-      detail::multiply_tile<R, C>(w, row, col, d);
+      detail::multiply_patch<R, C>(w, row, col, d);
     });
     MBF_UNROLL
     for (int r = 0; r < R; ++r) {
@@ -328,12 +334,12 @@ MBF_INLINE void spd_inverse(InverseWorkspace<V> w, Load load, Dim d) {
   });
 }
 
-// After spd_inverse: true in the lanes whose result is certainly an inverse with all its numbers
-// below `limit`, the least positive number the format it goes to cannot hold. A pivot that is zero,
-// negative or infinite shows in its reciprocal. Everything else that can go wrong - NaN, a pivot so
-// small that its reciprocal overflows, an inverse too large for the format - makes the diagonal of
-// the result, which bounds the rest of it, and so its sum, NaN or too large. (The sum may be too
-// large on its own: failed_pivot decides.)
+// After spd_inverse: true in the lanes whose result is certainly an inverse with all elements below
+// `limit`, the least positive value that overflows the format it will be stored in. A negative or
+// infinite pivot has a reciprocal that is not positive. Everything else that can go wrong (a NaN, a
+// pivot so small that its reciprocal overflows, an inverse too large for the format) shows in the
+// trace of the result, which becomes NaN or too large: the diagonal bounds all other elements. The
+// trace may also reach `limit` when no element does; failed_pivot then finds no failure.
 template <class V, class Dim>
 MBF_INLINE auto usable(InverseWorkspace<V> w, V limit, Dim d) {
   V trace = w.triangle[0];
@@ -345,8 +351,9 @@ MBF_INLINE auto usable(InverseWorkspace<V> w, V limit, Dim d) {
   return all & positive(trace) & less(trace, limit);
 }
 
-// For one lane: 0, or the 1-based pivot that failed. `reciprocal(j)` and `diagonal(j)` are that
-// lane's numbers. Reciprocals first: one bad pivot spoils the diagonal at every smaller index.
+// For one lane: 0, or the 1-based index of the pivot that failed. `reciprocal(j)` and `diagonal(j)`
+// return the lane's values. The reciprocals are checked first, because one bad pivot spoils the
+// diagonal at every smaller index.
 template <class T, class Reciprocal, class Diagonal>
 MBF_INLINE int failed_pivot(Reciprocal reciprocal, Diagonal diagonal, T limit, int d) {
   for (int j = 0; j < d; ++j) {

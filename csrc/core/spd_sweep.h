@@ -1,18 +1,17 @@
 // The inverse of a symmetric positive definite matrix small enough to stay in registers.
 //
-// Symmetric Gauss-Jordan elimination, one sweep a pivot, in place on the packed triangle:
+// Symmetric Gauss-Jordan elimination, one sweep per pivot, in place on the packed triangle:
 //
 //   r = 1 / a_kk;   a_ij <- a_ij - a_ik r a_jk   (i, j != k);   a_ik <- a_ik r;   a_kk <- -r
 //
-// After the last pivot the triangle holds -A^-1. The d^3/2 multiply-adds are as many as those of
-// the three passes of spd_inverse.h and the pivots are the same numbers, but two numbers are enough
-// beside the triangle, and all multiply-adds of a pivot are independent: what a GPU thread wants.
-// It passes over the whole triangle d times, so lanes whose triangle is in memory are better served
-// by spd_inverse.h.
+// After the last pivot the triangle holds -A^-1. The sweep takes as many multiply-adds as
+// spd_inverse.h, d^3/2, and has the same pivots. It suits a GPU thread: it needs only two values
+// beside the triangle, and all multiply-adds of a pivot are independent. But it walks the whole
+// triangle d times, so spd_inverse.h is better where the triangle is in memory.
 //
-// On positive definite matrices it needs no pivoting: what is swept is the inverse of a leading
-// block, to which every further pivot adds a positive semidefinite matrix, and what is not is a
-// Schur complement. Neither outgrows A^-1 or A (Peters and Wilkinson, CACM 18, 1975).
+// A positive definite matrix needs no pivoting. The swept rows and columns hold the inverse of a
+// leading submatrix, to which every further pivot adds a positive semidefinite matrix; the others
+// hold a Schur complement. Neither outgrows A^-1 or A (Peters and Wilkinson, CACM 18, 1975).
 #pragma once
 
 #include "extent.h"
@@ -21,9 +20,9 @@
 
 namespace mbf {
 
-// `on_pivot(k, r)` sees the reciprocal of every pivot: the first that is not a positive finite
-// number means that there is no inverse. Pivot k depends on rows 0 .. k of the lower triangle only,
-// up to and including the first bad one.
+// Calls on_pivot(k, r) with the reciprocal r of every pivot k. If one is not positive and finite,
+// there is no inverse. Up to and including the first such pivot, a pivot depends only on its own
+// row of the lower triangle and the rows above.
 template <class V, int D, class OnPivot>
 MBF_INLINE void spd_sweep(V (&a)[D * (D + 1) / 2], Const<D>, OnPivot on_pivot) {
   const V zero = broadcast<V>(0);
@@ -31,7 +30,8 @@ MBF_INLINE void spd_sweep(V (&a)[D * (D + 1) / 2], Const<D>, OnPivot on_pivot) {
     constexpr int k = pivot;
     const V r = reciprocal(a[triangle_index(k, k)]);
     on_pivot(k, r);
-    // Row i needs the pivot's column up to i: from the last row on, each can be scaled in place.
+    // Row i reads the pivot's column at rows 0 .. i. From the last row upwards, the column can thus
+    // be scaled in place.
     MBF_UNROLL
     for (int i = D - 1; i >= 0; --i) {
       if (i == k) continue;

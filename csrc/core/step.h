@@ -5,17 +5,17 @@
 
 namespace mbf {
 
-// The scalars of a step in one type: double in a request, float in a kernel's parameters, lanes in
-// a kernel. A new scalar is a new member here, named below, and a field of the Python class of the
-// same name (mbf_kernels/options.py); everything in between hands the struct on as it is.
+// The scalars of a step: doubles in a job, floats in the parameters of a CUDA kernel, lanes in a
+// CPU kernel. A new scalar is added here, in map() and in the names below, and to the Python class
+// of the same name (mbf_kernels/options.py); everything in between passes the struct on unchanged.
 template <class T>
 struct StepScalars {
   T lr;
   T momentum;
   T weight_decay;
-  T momentum_correction;  // what makes M an average of gradients without bias
+  T momentum_correction;  // times M, an average of the gradients without bias
 
-  // f of each.
+  // Applies f to every scalar.
   template <class F>
   MBF_INLINE auto map(F f) const -> StepScalars<decltype(f(lr))> {
     return {f(lr), f(momentum), f(weight_decay), f(momentum_correction)};
@@ -27,7 +27,7 @@ constexpr const char* kStepScalarNames[] = {"lr", "momentum", "weight_decay",
 constexpr int kStepScalars = sizeof(kStepScalarNames) / sizeof(kStepScalarNames[0]);
 static_assert(sizeof(StepScalars<double>) == kStepScalars * sizeof(double));
 
-// One multiply-add after the other, so that there is only one way to round: every path through a
+// Chains of multiply-adds, which can be contracted to FMAs in only one way: every code path of a
 // step gives the same bits.
 template <class V>
 MBF_INLINE V accumulated(const StepScalars<V>& s, V m, V d) {

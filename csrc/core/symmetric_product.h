@@ -7,10 +7,10 @@
 
 namespace mbf {
 
-// Each number of P is loaded once and used twice, for (row, col) and for (col, row). P is walked
+// Each element of P is loaded once and used twice, for (row, col) and for (col, row). P is read
 // strictly in the order it is stored: the product is bound by the bytes of P, and any other order
-// (several rows at a time, which saves passes over u) defeats the hardware's prefetching.
-// `after_row()` is called between rows: other memory-bound work put there overlaps best.
+// (such as several rows at a time, which reads u less often) defeats the hardware's prefetching.
+// `after_row()` is called after every row, where other memory-bound work overlaps best.
 template <class V, class LoadTriangle, class Dim, class AfterRow>
 MBF_INLINE void symmetric_product(LoadTriangle p, const V* m, V* u, Dim d, AfterRow after_row) {
   for_each(zero_like(d), d, [&](auto row) MBF_INLINE_LAMBDA {

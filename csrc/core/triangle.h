@@ -5,13 +5,13 @@
 
 namespace mbf {
 
-// Numbers in the triangle of a d x d matrix.
+// Elements in the triangle of a d x d matrix.
 MBF_INLINE constexpr int triangle_size(int d) { return d * (d + 1) / 2; }
 
-// Place of element (row, col), col <= row.
+// Index of element (row, col), col <= row.
 MBF_INLINE constexpr int triangle_index(int row, int col) { return row * (row + 1) / 2 + col; }
 
-// The same for either order of the two.
+// The same for any i and j.
 MBF_INLINE constexpr int symmetric_index(int i, int j) {
   return i < j ? triangle_index(j, i) : triangle_index(i, j);
 }

@@ -11,13 +11,14 @@
 namespace mbf {
 namespace {
 
-// Multiply-adds below which a second thread costs more than it brings (some 10 microseconds).
+// Multiply-adds below which a second thread costs more than it saves (some 10 microseconds).
 constexpr int64_t kThreadWork = 1 << 16;
 
 int64_t grain_tiles(int64_t work_per_block) {
   return std::max<int64_t>(1, kThreadWork / (kTileBlocks * work_per_block));
 }
 
+// Multiply-adds per block.
 int64_t block_work(const TileJob& job) {
   const int64_t d = job.block_size;
   int64_t work = 0;
@@ -33,7 +34,7 @@ TileRange hull(TileRange a, TileRange b) {
   return {std::min(a.first, b.first), std::max(a.last, b.last)};
 }
 
-// Sums over a tensor were taken per tile and are added here in order: threads do not change them.
+// Adds up the sums of a tensor's tiles in tile order, so that threads do not change the result.
 template <class PerTile>
 double sum_over_tensor(const TileJob& job, int64_t tensor, PerTile per_tile) {
   double sum = 0;
@@ -43,8 +44,8 @@ double sum_over_tensor(const TileJob& job, int64_t tensor, PerTile per_tile) {
   return sum;
 }
 
-// Relative damping of the tensors to be inverted, in absolute terms. Never quite zero, so that a
-// tensor whose gradients are all zero has an inverse.
+// Turns the relative damping of the tensors to be inverted into absolute damping. It is at least
+// kLeast, so that a tensor whose gradients are all zero has an inverse.
 std::vector<double> damping_of_tensors(const TileJob& job) {
   constexpr double kLeast = 1e-30;
   std::vector<double> damping(job.tensors);
@@ -60,8 +61,8 @@ std::vector<double> damping_of_tensors(const TileJob& job) {
   return damping;
 }
 
-// The factors that rescale the directions of these tensors to their target norms, which are
-// refreshed first if the job asks for it.
+// Sets the factors that rescale the directions of tensors first .. last - 1 to their target norms,
+// which are refreshed first if the job asks for it.
 void set_scales(const TileJob& job, int64_t first, int64_t last, std::vector<double>& scales) {
   for (int64_t t = first; t < last; ++t) {
     if (job.grads[t].data == nullptr) continue;
@@ -75,7 +76,8 @@ void set_scales(const TileJob& job, int64_t first, int64_t last, std::vector<dou
   }
 }
 
-// One past the last tensor whose directions fit into the room for them, beginning with `first`.
+// One past the last tensor of the round that begins with `first`: as many tensors as job.directions
+// has room for.
 int64_t end_of_round(const TileJob& job, int64_t first) {
   int64_t last = first + 1;
   while (last < job.tensors &&
@@ -89,7 +91,7 @@ int64_t end_of_round(const TileJob& job, int64_t first) {
 
 int64_t last_level_cache_bytes() {
   static const int64_t bytes = [] {
-    // The cache one core can fill. sysconf adds up every cache of the socket on some machines.
+    // The cache that one core can fill. On some machines sysconf adds up all caches of the socket.
     int64_t found = 0;
     for (const char* index : {"3", "2"}) {
       std::ifstream file(std::string("/sys/devices/system/cpu/cpu0/cache/index") + index + "/size");
@@ -115,7 +117,7 @@ void run(const TileJob& given, ParallelFor parallel_for) {
 
   TilePass pass{given};
   TileJob& job = pass.job;
-  // With P in bfloat16 half a line is written at a time, which streaming stores do badly.
+  // A bfloat16 P is written half a cache line at a time, which is slow with streaming stores.
   const int64_t elements = static_cast<int64_t>(job.block_size) * (job.block_size + 1) / 2;
   const int64_t inverted = job.invert.last - job.invert.first;
   const int64_t state_bytes = inverted * kTileBlocks * elements * (job.float64 ? 16 : 8);
@@ -124,7 +126,7 @@ void run(const TileJob& given, ParallelFor parallel_for) {
 
   std::vector<double> damping;
   if (!job.invert.empty() && job.relative_damping) {
-    // The damping of a tensor needs all of its G: the update is a pass of its own here.
+    // Relative damping needs the trace of a tensor's whole G: the update becomes a pass of its own.
     TilePass updating = pass;
     updating.job.invert = {};
     updating.job.step = false;
@@ -139,7 +141,7 @@ void run(const TileJob& given, ParallelFor parallel_for) {
               job.step ? TileRange{0, job.tile_start[job.tensors]} : hull(job.update, job.invert));
     return;
   }
-  // In rounds, so that the directions of the first pass are still in cache in the second.
+  // In rounds of a few tensors, whose directions are still in cache for the second pass.
   std::vector<double> scales(job.tensors);
   pass.scales = scales.data();
   for (int64_t first = 0, last; first < job.tensors; first = last) {

@@ -1,4 +1,4 @@
-// Jobs over all tiles, in parallel.
+// Runs jobs on the CPU, in parallel over their tiles.
 #pragma once
 
 #include <functional>
@@ -7,7 +7,7 @@
 
 namespace mbf {
 
-// Calls body(first, last) on disjoint ranges that cover begin .. end, each of at least `grain`.
+// Calls body(first, last) for disjoint ranges of at least `grain` that cover begin .. end - 1.
 using ParallelFor = void (*)(int64_t begin, int64_t end, int64_t grain,
                              const std::function<void(int64_t, int64_t)>& body);
 
@@ -15,7 +15,7 @@ void run(const TileJob& job, ParallelFor parallel_for);
 
 void run(const DenseJob& job, ParallelFor parallel_for);
 
-// Bytes of the last-level cache, or a guess where the system does not tell.
+// Bytes of the last-level cache, or a guess if the system does not report it.
 int64_t last_level_cache_bytes();
 
 }  // namespace mbf

@@ -1,4 +1,4 @@
-// Large pages for large memory.
+// Huge pages for large memory.
 #pragma once
 
 #include <sys/mman.h>
@@ -9,8 +9,9 @@
 
 namespace mbf {
 
-// Memory that is streamed through, or written for the first time, costs a TLB miss or a page fault
-// a page: ask for large ones. Only a hint, and only for the whole pages inside the range.
+// Asks the system for huge pages: memory that is streamed through, or written for the first time,
+// costs a TLB miss or a page fault per page. This is a hint, for the whole pages inside the range.
+// Returns whether the system took it.
 inline bool advise_huge_pages(uintptr_t data, size_t bytes) {
 #if defined(MADV_HUGEPAGE)
   const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));

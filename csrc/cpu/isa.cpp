@@ -10,7 +10,7 @@ namespace {
 struct Level {
   KernelSet kernels;
   bool runnable;
-  bool automatic;  // may be chosen without being asked for
+  bool automatic;  // may be chosen by default
 };
 
 const std::vector<Level>& levels() {

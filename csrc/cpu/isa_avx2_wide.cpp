@@ -1,5 +1,5 @@
-// The 16-lane code of the AVX-512 level on pairs of AVX2 vectors, so that its logic is tested on
-// machines without AVX-512. Never chosen by itself.
+// The 16-lane code of AVX-512 on pairs of AVX2 vectors, to test it on machines without AVX-512.
+// Never chosen automatically.
 #include "isa.h"
 #include "tile_kernels.h"
 

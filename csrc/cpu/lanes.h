@@ -1,9 +1,9 @@
 // SIMD lanes: one block per lane.
 //
-// Lanes<T, N> is a vector of N blocks' numbers on the compiler's vector extension, so that the same
-// source becomes SSE2, AVX2, AVX-512 or NEON by compiler flags alone. Multiply-adds are written
-// a * b + c and contracted by -ffp-contract=fast where the target has FMA.
-// LanePair<V> is two vectors in a row: the 16-lane code on a machine with 8 lanes.
+// Lanes<T, N> holds the same element of N blocks. It uses the compiler's vector extension, so that
+// the same source becomes SSE2, AVX2, AVX-512 or NEON by compiler flags alone. Multiply-adds are
+// written a * b + c; -ffp-contract=fast makes them FMAs where the target has them.
+// LanePair<V> is two vectors that act as one with twice the lanes.
 #pragma once
 
 #include <cstdint>
@@ -103,13 +103,13 @@ MBF_INLINE LanePair<V> reciprocal(LanePair<V> x) {
   return {reciprocal(x.lo), reciprocal(x.hi)};
 }
 
-// Through memory: a loop over an array is what compilers make one vector instruction of.
+// Goes through an array, because compilers make one vector instruction of such a loop.
 template <class T, int N>
 MBF_INLINE Lanes<T, N> square_root(Lanes<T, N> x) {
-  T numbers[N];
-  x.store(numbers);
-  for (int i = 0; i < N; ++i) numbers[i] = square_root(numbers[i]);
-  return Lanes<T, N>::load(numbers);
+  T elements[N];
+  x.store(elements);
+  for (int i = 0; i < N; ++i) elements[i] = square_root(elements[i]);
+  return Lanes<T, N>::load(elements);
 }
 template <class V>
 MBF_INLINE LanePair<V> square_root(LanePair<V> x) {
@@ -143,7 +143,7 @@ MBF_INLINE typename LanePair<V>::Mask less(LanePair<V> x, LanePair<V> limit) {
   return {less(x.lo, limit.lo), less(x.hi, limit.hi)};
 }
 
-// True if every lane of a comparison holds.
+// True if the comparison holds in every lane.
 template <class Mask>
 MBF_INLINE bool all_lanes(Mask m) {
   if constexpr (requires { m.lo; }) {

@@ -1,11 +1,11 @@
-// Between tensors as torch keeps them and runs of plain T, one block after the other.
+// Copies blocks between tensors in torch's layout and contiguous buffers of T.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 
 #include "../job.h"
-#include "number_formats.h"
+#include "element_formats.h"
 
 namespace mbf {
 namespace {  // not shared between instruction sets: see tile_kernels.h
@@ -67,14 +67,16 @@ MBF_INLINE void with_format(Format format, F f) {
   }
 }
 
+// Whether the tensor's own memory can serve as a buffer: contiguous elements of type T.
 template <class T>
 MBF_INLINE bool is_plain(const BlockView& view) {
   constexpr Format own = sizeof(T) == 4 ? Format::Float32 : Format::Float64;
   return view.contiguous && view.format == own;
 }
 
-// Blocks first .. first+count-1 as T, padded with zeros to `padded` blocks: the tensor's own memory
-// where it already is that, otherwise a copy in `buffer`.
+// Returns blocks first .. first + count - 1 as contiguous elements of type T, padded with zeros to
+// `padded` blocks: the tensor's own memory if it is plain and needs no padding, otherwise a copy in
+// `buffer`.
 template <class T>
 MBF_INLINE T* natural_blocks(const BlockView& view, int d, int64_t first, int64_t count,
                              int64_t padded, T* buffer) {
@@ -86,7 +88,8 @@ MBF_INLINE T* natural_blocks(const BlockView& view, int d, int64_t first, int64_
   return buffer;
 }
 
-// The way back: nothing to do where `values` is the tensor's own memory.
+// Stores `values`, which natural_blocks returned, in the tensor. There is nothing to do if they are
+// the tensor's own memory.
 template <class T>
 MBF_INLINE void write_back(const BlockView& view, int d, int64_t first, int64_t count,
                            const T* values, const T* buffer) {

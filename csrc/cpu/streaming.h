@@ -1,4 +1,4 @@
-// Memory the caches should know about early, or not at all.
+// Prefetches and streaming stores.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@
 
 namespace mbf {
 
-// The line at p will be read soon; into the second-level cache.
+// Fetches the cache line at p into the second-level cache.
 MBF_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
-// Stores past the cache: the target is not read back before it would have been evicted anyway, and
-// lines written whole this way need not be fetched first. Aligned to the size of the vector.
+// Stores past the cache: for memory that would be evicted before it is read again. A cache line
+// that is written whole need not be fetched first. `to` is aligned to the size of the vector.
 template <class V>
 MBF_INLINE void stream_lanes(V x, void* to) {
   if constexpr (IsPair<V>::value) {
@@ -42,7 +42,7 @@ MBF_INLINE void stream_lanes(V x, void* to) {
   }
 }
 
-// After the last stream_lanes and before another thread may read its target.
+// To be called after the last stream_lanes, before another thread reads what it stored.
 MBF_INLINE void stream_fence() {
 #if defined(__SSE2__)
   _mm_sfence();

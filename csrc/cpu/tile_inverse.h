@@ -1,4 +1,4 @@
-// Inverses of the sixteen blocks of a tile, and of dense matrices sixteen at a time.
+// Inverses of the 16 blocks of a tile, and of dense matrices 16 at a time.
 #pragma once
 
 #include <algorithm>
@@ -6,23 +6,23 @@
 #include <cstdint>
 
 #include "../core/spd_inverse.h"
+#include "element_formats.h"
 #include "isa.h"
 #include "lanes.h"
-#include "number_formats.h"
 #include "streaming.h"
 #include "transpose.h"
 
 namespace mbf {
 namespace {  // not shared between instruction sets: see tile_kernels.h
 
-// How far ahead of the inverse its G is fetched, in tiles. The inverse is the one pass with enough
-// arithmetic per byte for it: the other two run at the speed of the hardware's own prefetching,
+// How many tiles ahead of the inverse its G is prefetched. Only the inverse has enough arithmetic
+// per byte to gain from it. Update and step run at the speed of the hardware's own prefetching,
 // which software prefetches only disturb.
 constexpr int kPrefetchTiles = 2;
 
-// Triangles of a tile: as lane vectors, one lane group after the other, and in stored order.
-// Rolled loops work in the thread's static memory (float64 at the largest size needs 530 KB), apart
-// for each use...
+// Room for the triangles of a tile twice: as lane vectors, one group of lanes after the other, and
+// in the order of a stored tile. Rolled loops use static memory of the thread, because float64 at
+// the largest size needs 530 KB; every `Use` has its own.
 template <class V, class Dim, class Use = void>
 struct TileWorkspace {
   using T = typename V::Scalar;
@@ -31,15 +31,15 @@ struct TileWorkspace {
     alignas(64) T staged[kTileBlocks * triangle_size(kMaxBlock)];
   };
   static MBF_INLINE Memory& memory() {
-    static thread_local Memory this_threads;
-    return this_threads;
+    static thread_local Memory of_this_thread;
+    return of_this_thread;
   }
 
   V* triangle = reinterpret_cast<V*>(memory().triangle);
   T* staged = memory().staged;
 };
 
-// ... expanded ones on the stack.
+// Expanded loops use the stack.
 template <class V, int D, class Use>
 struct TileWorkspace<V, Const<D>, Use> {
   alignas(64) V triangle[kTileBlocks / V::kLanes * triangle_size(D)];
@@ -53,8 +53,8 @@ class TileInverse {
   static constexpr int N = V::kLanes;
   static constexpr int W = kTileBlocks;
 
-  // P and info of one tile from its G; the first `valid` blocks are real. Out of line, so that the
-  // expanded code exists once per size.
+  // Computes P and info of one tile from its G; the first `valid` blocks are not padding. Out of
+  // line, so that the expanded code exists once per size.
   template <class Dim>
   static __attribute__((noinline)) void tile(const TilePass& pass, int64_t index, int valid,
                                              double damping, Dim d) {
@@ -67,7 +67,7 @@ class TileInverse {
     const bool short_format = job.inverse_format == Format::BFloat16;
     const T limit = short_format ? T(overflow_limit<BFloat16>()) : overflow_limit<T>();
     const double weight = job.debias ? job.tallies[index].weight : 1.0;
-    const double scale = weight > 0 ? 1.0 / weight : 1.0;  // without a weight G is zero
+    const double scale = weight > 0 ? 1.0 / weight : 1.0;  // with weight 0, G is zero
     const bool all = invert(stats, workspace.triangle, info, scale, damping, limit, d);
     const bool clean = all && valid == W;
     if (short_format) {
@@ -79,8 +79,8 @@ class TileInverse {
     }
   }
 
-  // Dense matrices 16 * first .. 16 * last - 1: each sixteen become a tile, straight from and to
-  // their rows, and take the same code.
+  // Inverts dense matrices 16 * first .. 16 * last - 1. Every 16 of them are transposed into a
+  // tile, inverted as such, and transposed back.
   template <class Dim>
   static void dense(const DenseJob& job, int64_t first, int64_t last, Dim d) {
     const int64_t size = static_cast<int64_t>(d) * d;
@@ -108,12 +108,12 @@ class TileInverse {
   }
 
  private:
-  // (scale * G + damping I)^-1 of a whole tile; true if every block has one. Inlined next to its
-  // workspace: the compiler then knows that the memory is nobody else's, some 15 % at d = 9.
+  // Computes (scale * G + damping I)^-1 of a whole tile; true if every block has one. Inlined where
+  // the workspace is, so that the compiler knows that nothing aliases it: saves some 15 % at d = 9.
   template <class Dim>
   static MBF_INLINE bool invert(const T* stats, V* triangle, int32_t* info, double scale,
                                 double damping, T limit, Dim d) {
-    const int numbers = triangle_size(d);
+    const int elements = triangle_size(d);
     const V scale_lanes = broadcast<V>(scale);
     const V damping_lanes = broadcast<V>(damping);
     const V limit_lanes = broadcast<V>(limit);
@@ -122,12 +122,12 @@ class TileInverse {
     std::fill_n(info, W, 0);
     bool all = true;
     for (int h = 0; h < W; h += N) {
-      const InverseWorkspace<V> w{triangle + h / N * numbers, reciprocal, panel};
+      const InverseWorkspace<V> w{triangle + h / N * elements, reciprocal, panel};
       spd_inverse(
           w,
           [&](int row, int col) MBF_INLINE_LAMBDA {
             const T* source = stats + triangle_index(row, col) * W + h;
-            if (h == 0) prefetch(source + kPrefetchTiles * numbers * W);
+            if (h == 0) prefetch(source + kPrefetchTiles * elements * W);
             const V x = V::load(source) * scale_lanes;
             return row == col ? x + damping_lanes : x;
           },
@@ -139,7 +139,7 @@ class TileInverse {
     return all;
   }
 
-  // Off the fast path: the failing pivot of each lane. True if there is none after all.
+  // Off the fast path: stores the failed pivot of each lane in `info`. True if none has failed.
   static __attribute__((noinline)) bool report_failures(InverseWorkspace<V> w, int32_t* info,
                                                         T limit, int d) {
     const T* reciprocal = reinterpret_cast<const T*>(w.reciprocal);
@@ -157,41 +157,42 @@ class TileInverse {
   template <class Stored, class Dim>
   static MBF_INLINE void store(TileWorkspace<V, Dim>& workspace, Stored* inverse,
                                const TilePass& pass, int32_t* info, int valid, bool clean, Dim d) {
-    if (!clean) return keep_failed(workspace.triangle, inverse, info, valid, d);
-    const int numbers = triangle_size(d);
+    if (!clean) return store_succeeded(workspace.triangle, inverse, info, valid, d);
+    const int elements = triangle_size(d);
     const V* triangle = &workspace.triangle[0];
     if (!pass.stream_inverse) {
-      for (int i = 0; i < numbers; ++i) {
+      for (int i = 0; i < elements; ++i) {
         for (int g = 0; g < W / N; ++g) {
-          store_lanes(triangle[g * numbers + i], inverse + i * W + g * N);
+          store_lanes(triangle[g * elements + i], inverse + i * W + g * N);
         }
       }
     } else if constexpr (std::is_same_v<Stored, T>) {
-      // All lane groups of a line at once: a streaming store of half a line is slow.
-      for (int i = 0; i < numbers; ++i) {
+      // All groups of lanes of a cache line together: a streaming store of half a line is slow.
+      for (int i = 0; i < elements; ++i) {
         for (int g = 0; g < W / N; ++g) {
-          stream_lanes(triangle[g * numbers + i], inverse + i * W + g * N);
+          stream_lanes(triangle[g * elements + i], inverse + i * W + g * N);
         }
       }
     }
   }
 
-  // Off the fast path: a failed block keeps its last inverse, a padding block its zeros.
+  // Off the fast path: stores only blocks that have an inverse. A failed block keeps its last
+  // inverse, a padding block its zeros.
   template <class Stored>
-  static __attribute__((noinline)) void keep_failed(const V* triangle, Stored* inverse,
-                                                    int32_t* info, int valid, int d) {
-    const int numbers = triangle_size(d);
+  static __attribute__((noinline)) void store_succeeded(const V* triangle, Stored* inverse,
+                                                        int32_t* info, int valid, int d) {
+    const int elements = triangle_size(d);
     for (int l = valid; l < W; ++l) info[l] = 0;
-    for (int i = 0; i < numbers; ++i) {
+    for (int i = 0; i < elements; ++i) {
       Stored fresh[W];
-      for (int g = 0; g < W / N; ++g) store_lanes(triangle[g * numbers + i], fresh + g * N);
+      for (int g = 0; g < W / N; ++g) store_lanes(triangle[g * elements + i], fresh + g * N);
       for (int l = 0; l < valid; ++l) {
         if (info[l] == 0) inverse[i * W + l] = fresh[l];
       }
     }
   }
 
-  // The lower triangles of `valid` dense matrices as a tile; missing matrices are zero.
+  // Loads the lower triangles of `valid` dense matrices into a tile; missing matrices are zero.
   template <class Dim>
   static MBF_INLINE void read_dense(const T* matrices, T* tile, int valid, Dim d) {
     const int64_t size = static_cast<int64_t>(d) * d;
@@ -218,6 +219,7 @@ class TileInverse {
     }
   }
 
+  // Stores the first `valid` blocks of a tile as dense matrices, with both triangles.
   template <class Dim>
   static MBF_INLINE void write_dense(const T* tile, T* inverses, int valid, Dim d) {
     const int64_t size = static_cast<int64_t>(d) * d;

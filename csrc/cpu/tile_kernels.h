@@ -1,9 +1,8 @@
 // The CPU kernels: core mathematics on SIMD lanes, tile by tile.
 //
-// Included by one translation unit per instruction set, each of which instantiates entry_points for
-// its own lane types. Functions that are not always inlined are in an unnamed namespace on purpose:
-// two units must never share one, or the linker may keep the copy with instructions the machine
-// lacks.
+// One translation unit per instruction set includes this file and instantiates entry_points for its
+// own lane types. Functions that are not always inlined are in an unnamed namespace on purpose: if
+// two units shared one, the linker might keep the copy with instructions that the machine lacks.
 #pragma once
 
 #include <algorithm>
@@ -16,10 +15,10 @@
 #include "../core/step.h"
 #include "../core/symmetric_product.h"
 #include "../job.h"
+#include "element_formats.h"
 #include "isa.h"
 #include "lanes.h"
 #include "natural_memory.h"
-#include "number_formats.h"
 #include "streaming.h"
 #include "tile_inverse.h"
 #include "transpose.h"
@@ -27,15 +26,16 @@
 namespace mbf {
 namespace {
 
-// float32 blocks up to this size run with every loop expanded. Beyond it the rolled loops are as
-// fast (docs/cpu.md has the measurement). float64 is always rolled: it is for checking, not speed.
+// In float32 all loops over blocks up to this size are expanded. Beyond it rolled loops are as fast
+// (docs/cpu.md has the measurement). In float64, which is for checking and not for speed, no loop
+// is.
 constexpr int kMaxExpanded = 10;
 
-constexpr int kMaxTileNumbers = kTileBlocks * kMaxBlock;
+constexpr int kMaxTileElements = kTileBlocks * kMaxBlock;
 
-// The vectors the memory-bound passes use: twice as wide as a register where that is narrower than
-// a tile, so that a cache line of G or P is used whole when it arrives. Worth a few per cent beyond
-// the cache.
+// The vectors of the memory-bound operations, update and step: two registers where one is narrower
+// than a tile. With AVX2 a cache line of G or P is then used whole as soon as it arrives, which
+// saves a few per cent beyond the cache.
 template <class V>
 using LineLanes =
     std::conditional_t<(V::kLanes < kTileBlocks) && !IsPair<V>::value, LanePair<V>, V>;
@@ -47,7 +47,7 @@ struct TriangleSlot {
   MBF_INLINE void store(V x) const { x.store(p); }
 };
 
-// core/step.h over runs of elements in natural order.
+// core/step.h for runs of elements in natural order.
 template <class L>
 class StepLanes {
  public:
@@ -62,7 +62,7 @@ class StepLanes {
     moved(scalars_, L::load(params), L::load(u)).store(params);
   }
 
-  // The same for `count` elements, a multiple of the lanes.
+  // The same for `count` elements, a multiple of L::kLanes.
   MBF_INLINE void accumulate(T* m, const T* grads, int64_t count) const {
     for (int64_t i = 0; i < count; i += L::kLanes) accumulate(m + i, grads + i);
   }
@@ -82,7 +82,7 @@ class TileKernels {
   static constexpr int W = kTileBlocks;
   static_assert(W % N == 0);
 
-  // G of one tile from the gradients of its 16 blocks.
+  // Updates G of one tile with the gradients of its 16 blocks.
   template <class Dim>
   static __attribute__((noinline)) void update_tile(T* stats, const T* grads, double beta, Dim d) {
     using L = LineLanes<V>;
@@ -94,8 +94,8 @@ class TileKernels {
     }
   }
 
-  // P M of one tile from the momenta of its 16 blocks, in natural order; returns its squared norm
-  // if that is wanted.
+  // Computes P M of one tile from the momenta of its 16 blocks, both in natural order. Returns the
+  // squared norm of P M if `with_norm` is set.
   template <class Stored, class Dim, class AfterRow>
   static MBF_INLINE double precondition_tile(const Stored* inverse, const T* momenta, T* out,
                                              bool with_norm, Dim d, AfterRow after_row) {
@@ -149,72 +149,73 @@ class TileKernels {
     }
   }
 
-  // The common case of a step: whole tiles of plain tensors. While P of one tile streams in, the
-  // momenta of the next tile and the parameters of the last one are moved between its rows, so that
-  // all four streams are always under way: 14 % less time than one after the other at d = 9.
+  // The common case of a step: whole tiles of plain tensors. Between the rows of P of one tile, the
+  // momenta of the next tile are accumulated and the parameters of the previous one are moved. All
+  // four memory streams are thus always in flight, which takes 14 % less time at d = 9 than one
+  // after the other.
   template <class Stored, class Dim>
   static __attribute__((noinline)) void step_plain(const TilePass& pass, int64_t tensor,
                                                    int64_t first, int64_t last, Dim d) {
     using L = LineLanes<V>;
     const TileJob& job = pass.job;
     const bool rescales = job.rescales();
-    const int64_t numbers = static_cast<int64_t>(W) * d;
+    const int64_t elements = static_cast<int64_t>(W) * d;
     const int64_t origin = job.tile_start[tensor];
     const Stored* inverse = static_cast<const Stored*>(job.inverse);
-    T* params = static_cast<T*>(job.params[tensor].data) - origin * numbers;
-    T* momenta = static_cast<T*>(job.momenta[tensor].data) - origin * numbers;
-    const T* grads = static_cast<const T*>(job.grads[tensor].data) - origin * numbers;
+    T* params = static_cast<T*>(job.params[tensor].data) - origin * elements;
+    T* momenta = static_cast<T*>(job.momenta[tensor].data) - origin * elements;
+    const T* grads = static_cast<const T*>(job.grads[tensor].data) - origin * elements;
     const StepLanes<L> lanes(job);
 
-    // What stands in for the tile before the first and after the last.
-    alignas(64) T nowhere[kMaxTileNumbers];
-    std::fill_n(nowhere, numbers, T(0));
-    alignas(64) T direction_buffer[2][kMaxTileNumbers];
-    const T* last_direction = nowhere;
+    // Stands in for the tile before the first one and the tile after the last one.
+    alignas(64) T nowhere[kMaxTileElements];
+    std::fill_n(nowhere, elements, T(0));
+    alignas(64) T direction_buffer[2][kMaxTileElements];
+    const T* previous_direction = nowhere;
 
-    lanes.accumulate(momenta + first * numbers, grads + first * numbers, numbers);
+    lanes.accumulate(momenta + first * elements, grads + first * elements, elements);
     for (int64_t tile = first; tile < last; ++tile) {
       const bool has_next = tile + 1 < last;
-      const bool has_last = tile > first && !rescales;
-      T* next_momenta = has_next ? momenta + (tile + 1) * numbers : nowhere;
-      const T* next_grads = has_next ? grads + (tile + 1) * numbers : nowhere;
-      T* last_params = has_last ? params + (tile - 1) * numbers : nowhere;
+      const bool has_previous = tile > first && !rescales;
+      T* next_momenta = has_next ? momenta + (tile + 1) * elements : nowhere;
+      const T* next_grads = has_next ? grads + (tile + 1) * elements : nowhere;
+      T* previous_params = has_previous ? params + (tile - 1) * elements : nowhere;
       T* direction = rescales ? directions_of(pass, tile, d) : direction_buffer[tile & 1];
       int64_t i = 0;
       const double squared_norm =
-          precondition_tile(inverse + tile * triangle_size(d) * W, momenta + tile * numbers,
+          precondition_tile(inverse + tile * triangle_size(d) * W, momenta + tile * elements,
                             direction, rescales, d, [&]() MBF_INLINE_LAMBDA {
                               lanes.accumulate(next_momenta + i, next_grads + i);
-                              lanes.move(last_params + i, last_direction + i);
+                              lanes.move(previous_params + i, previous_direction + i);
                               i += L::kLanes;
                             });
       if (rescales) {
         job.norms[tile].direction = squared_norm;
       } else {
-        last_direction = direction;
+        previous_direction = direction;
       }
     }
     if (rescales) return;
-    lanes.move(params + (last - 1) * numbers, last_direction, numbers);
+    lanes.move(params + (last - 1) * elements, previous_direction, elements);
   }
 
-  // One tile through all that is asked for, while it is in cache: any number format, any strides,
-  // and the last tile of a tensor.
+  // Does everything the job asks of one tile while it is in cache. Serves any element format, any
+  // strides, and the padded last tile of a tensor.
   template <class Stored, class Dim>
   static MBF_INLINE void run_tile(const TilePass& pass, int64_t tensor, int64_t tile, Dim d) {
     const TileJob& job = pass.job;
-    const int numbers = triangle_size(d);
+    const int elements = triangle_size(d);
     const int64_t block = (tile - job.tile_start[tensor]) * W;
     const int64_t count = std::min<int64_t>(W, job.blocks[tensor] - block);
 
-    alignas(64) T grad_buffer[kMaxTileNumbers];
+    alignas(64) T grad_buffer[kMaxTileElements];
     const T* grads = nullptr;
     const bool update = job.update.contains(tile);
     if (update || job.step) {
       grads = natural_blocks<T>(job.grads[tensor], d, block, count, W, grad_buffer);
     }
     if (update) {
-      T* stats = static_cast<T*>(job.stats) + tile * numbers * W;
+      T* stats = static_cast<T*>(job.stats) + tile * elements * W;
       update_tile(stats, grads, job.beta, d);
       Tally& tally = job.tallies[tile];
       tally.weight = job.beta * tally.weight + (1.0 - job.beta);
@@ -224,27 +225,27 @@ class TileKernels {
       TileInverse<V>::tile(pass, tile, static_cast<int>(count), job.damping.of(tensor), d);
     }
     if (job.step) {
-      alignas(64) T momentum_buffer[kMaxTileNumbers];
-      alignas(64) T direction_buffer[kMaxTileNumbers];
+      alignas(64) T momentum_buffer[kMaxTileElements];
+      alignas(64) T direction_buffer[kMaxTileElements];
       T* momenta = natural_blocks<T>(job.momenta[tensor], d, block, count, W, momentum_buffer);
       const StepLanes<LineLanes<V>> lanes(job);
       lanes.accumulate(momenta, grads, W * d);
       write_back<T>(job.momenta[tensor], d, block, count, momenta, momentum_buffer);
 
       if (job.refresh_targets) {
-        const T* stats = static_cast<const T*>(job.stats) + tile * numbers * W;
+        const T* stats = static_cast<const T*>(job.stats) + tile * elements * W;
         job.norms[tile].adam = adam_square(job, stats, momenta, job.tallies[tile].weight, d);
       }
 
       const bool rescales = job.rescales();
       T* direction = rescales ? directions_of(pass, tile, d) : direction_buffer;
-      const Stored* inverse = static_cast<const Stored*>(job.inverse) + tile * numbers * W;
+      const Stored* inverse = static_cast<const Stored*>(job.inverse) + tile * elements * W;
       const double squared_norm =
           precondition_tile(inverse, momenta, direction, rescales, d, []() MBF_INLINE_LAMBDA {});
       if (rescales) {
         job.norms[tile].direction = squared_norm;
       } else {
-        alignas(64) T param_buffer[kMaxTileNumbers];
+        alignas(64) T param_buffer[kMaxTileElements];
         T* params = natural_blocks<T>(job.params[tensor], d, block, count, W, param_buffer);
         lanes.move(params, direction, W * d);
         write_back<T>(job.params[tensor], d, block, count, params, param_buffer);
@@ -252,8 +253,8 @@ class TileKernels {
     }
   }
 
-  // The second pass of a step with target norms. In double where a direction is so small that the
-  // factor which rescales it does not fit the format of the parameters.
+  // The second pass of a rescaled step. Where a direction is so small that the factor which
+  // rescales it does not fit float32, it is multiplied in double.
   static void apply(const TilePass& pass, int64_t first, int64_t last) {
     const TileJob& job = pass.job;
     const int d = job.block_size;
@@ -266,7 +267,7 @@ class TileKernels {
       const T* direction = directions_of(pass, tile, d);
       const double rate = job.scalars.lr * pass.scales[tensor];
       const T decay = static_cast<T>(job.scalars.lr * job.scalars.weight_decay);
-      alignas(64) T param_buffer[kMaxTileNumbers];
+      alignas(64) T param_buffer[kMaxTileElements];
       T* params = natural_blocks<T>(job.params[tensor], d, block, count, W, param_buffer);
       if (std::abs(rate) < 1e30) {
         const T short_rate = static_cast<T>(rate);
@@ -288,8 +289,8 @@ class TileKernels {
     return static_cast<T*>(pass.job.directions) + (tile - pass.first_direction) * W * d;
   }
 
-  // Over the blocks whose sum is finite: a bad block must not spoil what its neighbours share. In a
-  // fixed order, halves upon halves, which leaves room for vectors.
+  // Adds up the blocks whose value is finite: a bad block must not spoil what its neighbours share.
+  // A pairwise tree sum has a fixed order and can be vectorised.
   template <int Blocks, class S>
   static MBF_INLINE double sum_of_finite(const S (&per_block)[Blocks]) {
     double sums[Blocks];
@@ -319,7 +320,7 @@ class TileKernels {
     return sum_of_wide_squares(u, d);
   }
 
-  // In double, for directions whose squares may not fit the format they are in.
+  // The same in double, for directions whose squares may overflow or underflow in float32.
   template <class L>
   static __attribute__((noinline)) double sum_of_wide_squares(const L* u, int d) {
     double squares[L::kLanes] = {};
@@ -339,7 +340,7 @@ class TileKernels {
     return sum_of_finite(traces);
   }
 
-  // Squared norm of Adam's step for a tile whose momenta are up to date.
+  // The squared norm of Adam's step for a tile whose momenta have been accumulated.
   static double adam_square(const TileJob& job, const T* stats, const T* momenta, double weight,
                             int d) {
     using L = LineLanes<V>;
@@ -360,7 +361,7 @@ class TileKernels {
     return job.grads != nullptr && job.grads[tensor].data == nullptr;
   }
 
-  // The next tile after this one at which update or invert begins or ends.
+  // The first tile after this one at which the range of update or invert begins or ends.
   static MBF_INLINE int64_t next_change(const TileJob& job, int64_t tile) {
     int64_t next = INT64_MAX;
     for (int64_t edge : {job.update.first, job.update.last, job.invert.first, job.invert.last}) {
@@ -375,7 +376,7 @@ class TileKernels {
   }
 };
 
-// f(Const<d>) for sizes that run expanded, f(d) for the rest.
+// Calls f(Const<d>) for sizes whose loops are expanded, f(d) for the others.
 template <class T, int D = 1, class F>
 MBF_INLINE void with_block_size(int d, F f) {
   if constexpr (D > (sizeof(T) == 4 ? kMaxExpanded : 0)) {

@@ -1,9 +1,10 @@
-// Between natural memory, where a block's numbers are neighbours, and lanes, where the same number
-// of neighbouring blocks is: register transposes, no gather and no scatter.
+// Transposes blocks in registers, without gather or scatter, between natural memory, where the
+// elements of a block are contiguous, and lanes, where the same element of neighbouring blocks is.
 //
-// Lane l of a vector belongs to the run of numbers at base + l * stride. Runs are moved in pieces
-// of 16 bytes: rows l, l + k, ... fill one vector, and a 4 x 4 (float) or 2 x 2 (double) transpose
-// inside each 16 bytes turns kPiece vectors of rows into kPiece vectors of columns.
+// Lane l of a vector belongs to row l, the run of elements at base + l * stride. Rows are moved in
+// panels of kPanel columns, 16 bytes of each row. One vector takes those of rows r, r + kPanel,
+// ...; a 4 x 4 (float) or 2 x 2 (double) transpose inside each 16 bytes then turns kPanel vectors
+// of rows into kPanel vectors of columns.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,8 @@ namespace detail {
 #define MBF_SHUFFLE(a, b, Index, ...) __builtin_shuffle(a, b, Index{__VA_ARGS__})
 #endif
 
-// Rows k, k + kPiece, ... of 16 bytes each, one per 16 bytes of the vector, and back.
+// load_rows loads 16 bytes of every kPanel-th row, beginning at p, into one vector; store_rows
+// stores them.
 template <int N>
 MBF_INLINE typename Lanes<float, N>::Raw load_rows(const float* p,
                                                    [[maybe_unused]] ptrdiff_t stride) {
@@ -108,15 +110,16 @@ MBF_INLINE void store_rows(typename Lanes<double, N>::Raw v, double* p,
   if constexpr (N == 2) Lanes<double, N>{v}.store(p);
 }
 
-// Interleave within 16 bytes: the low or high halves of a and b, by elements of Width numbers.
-// For floats, low<1> is unpcklps and low<2> is unpcklpd on every vector width.
+// Interleaves the low or the high halves of each 16 bytes of a and b, in units of Width elements.
+// For the low halves of floats this is unpcklps (Width 1) or unpcklpd (Width 2) at every vector
+// width.
 template <class T, int N, int Width, bool High>
 struct Interleave {
   static constexpr int kGroup = 16 / sizeof(T);
   typedef typename Lanes<T, N>::Mask Index;
   static constexpr int pick(int lane) {
     const int group = lane / kGroup * kGroup;
-    const int unit = lane % kGroup / Width;  // which unit of Width numbers in the result
+    const int unit = lane % kGroup / Width;  // which unit of Width elements in the result
     const int source = unit / 2 + (High ? kGroup / Width / 2 : 0);
     return group + source * Width + lane % Width + (unit % 2 ? N : 0);
   }
@@ -131,9 +134,9 @@ MBF_INLINE Lanes<T, N> interleave(Lanes<T, N> a, Lanes<T, N> b) {
   return {Interleave<T, N, Width, High>::apply(a.v, b.v, std::make_integer_sequence<int, N>{})};
 }
 
-// In place: kPiece vectors of rows <-> kPiece vectors of columns. Its own inverse.
+// Turns kPanel vectors of rows into kPanel vectors of columns, in place, or the other way round.
 template <int N>
-MBF_INLINE void transpose_piece(Lanes<float, N> (&x)[4]) {
+MBF_INLINE void transpose_panel(Lanes<float, N> (&x)[4]) {
   const auto a = interleave<1, false>(x[0], x[1]);
   const auto b = interleave<1, true>(x[0], x[1]);
   const auto c = interleave<1, false>(x[2], x[3]);
@@ -145,38 +148,38 @@ MBF_INLINE void transpose_piece(Lanes<float, N> (&x)[4]) {
 }
 
 template <int N>
-MBF_INLINE void transpose_piece(Lanes<double, N> (&x)[2]) {
+MBF_INLINE void transpose_panel(Lanes<double, N> (&x)[2]) {
   const auto a = interleave<1, false>(x[0], x[1]);
   x[1] = interleave<1, true>(x[0], x[1]);
   x[0] = a;
 }
 
 template <class T, int N, class F>
-MBF_INLINE void load_piece(const T* base, ptrdiff_t stride, F put) {
-  constexpr int kPiece = 16 / sizeof(T);
-  Lanes<T, N> x[kPiece];
+MBF_INLINE void load_panel(const T* base, ptrdiff_t stride, F put) {
+  constexpr int kPanel = 16 / sizeof(T);
+  Lanes<T, N> x[kPanel];
   MBF_UNROLL
-  for (int r = 0; r < kPiece; ++r) x[r] = {load_rows<N>(base + r * stride, stride)};
-  transpose_piece(x);
+  for (int r = 0; r < kPanel; ++r) x[r] = {load_rows<N>(base + r * stride, stride)};
+  transpose_panel(x);
   MBF_UNROLL
-  for (int c = 0; c < kPiece; ++c) put(c, x[c]);
+  for (int c = 0; c < kPanel; ++c) put(c, x[c]);
 }
 
 template <class T, int N, class F>
-MBF_INLINE void store_piece(T* base, ptrdiff_t stride, F get) {
-  constexpr int kPiece = 16 / sizeof(T);
-  Lanes<T, N> x[kPiece];
+MBF_INLINE void store_panel(T* base, ptrdiff_t stride, F get) {
+  constexpr int kPanel = 16 / sizeof(T);
+  Lanes<T, N> x[kPanel];
   MBF_UNROLL
-  for (int c = 0; c < kPiece; ++c) x[c] = get(c);
-  transpose_piece(x);
+  for (int c = 0; c < kPanel; ++c) x[c] = get(c);
+  transpose_panel(x);
   MBF_UNROLL
-  for (int r = 0; r < kPiece; ++r) store_rows<N>(x[r].v, base + r * stride, stride);
+  for (int r = 0; r < kPanel; ++r) store_rows<N>(x[r].v, base + r * stride, stride);
 }
 
 template <class T, int N, class Count, class Put>
-MBF_INLINE void load_runs(const T* base, ptrdiff_t stride, Count count, Put put) {
-  constexpr int kPiece = 16 / sizeof(T);
-  if (count < kPiece) {
+MBF_INLINE void load_columns(const T* base, ptrdiff_t stride, Count count, Put put) {
+  constexpr int kPanel = 16 / sizeof(T);
+  if (count < kPanel) {
     for_each(zero_like(count), count, [&](auto c) MBF_INLINE_LAMBDA {
       T column[N];
       for (int l = 0; l < N; ++l) column[l] = base[l * stride + c];
@@ -184,19 +187,19 @@ MBF_INLINE void load_runs(const T* base, ptrdiff_t stride, Count count, Put put)
     });
     return;
   }
-  for_pieces<kPiece>(zero_like(count), count, [&](auto first, auto size) MBF_INLINE_LAMBDA {
-    // The last piece reaches back over columns that were already moved.
-    const int start = first + size - kPiece;
-    load_piece<T, N>(base + start, stride, [&](int c, Lanes<T, N> x) MBF_INLINE_LAMBDA {
-      if (c >= kPiece - size) put(start + c, x);
+  for_panels<kPanel>(zero_like(count), count, [&](auto first, auto size) MBF_INLINE_LAMBDA {
+    // A last panel of fewer columns is extended to the left, over columns that were already moved.
+    const int start = first + size - kPanel;
+    load_panel<T, N>(base + start, stride, [&](int c, Lanes<T, N> x) MBF_INLINE_LAMBDA {
+      if (c >= kPanel - size) put(start + c, x);
     });
   });
 }
 
 template <class T, int N, class Count, class Get>
-MBF_INLINE void store_runs(T* base, ptrdiff_t stride, Count count, Get get) {
-  constexpr int kPiece = 16 / sizeof(T);
-  if (count < kPiece) {
+MBF_INLINE void store_columns(T* base, ptrdiff_t stride, Count count, Get get) {
+  constexpr int kPanel = 16 / sizeof(T);
+  if (count < kPanel) {
     for_each(zero_like(count), count, [&](auto c) MBF_INLINE_LAMBDA {
       T column[N];
       get(c).store(column);
@@ -204,16 +207,16 @@ MBF_INLINE void store_runs(T* base, ptrdiff_t stride, Count count, Get get) {
     });
     return;
   }
-  for_pieces<kPiece>(zero_like(count), count, [&](auto first, auto size) MBF_INLINE_LAMBDA {
-    const int start = first + size - kPiece;
-    store_piece<T, N>(base + start, stride,
+  for_panels<kPanel>(zero_like(count), count, [&](auto first, auto size) MBF_INLINE_LAMBDA {
+    const int start = first + size - kPanel;
+    store_panel<T, N>(base + start, stride,
                       [&](int c) MBF_INLINE_LAMBDA { return get(start + c); });
   });
 }
 
 }  // namespace detail
 
-// out[c] = number c of every lane's run, c = 0 .. count-1.
+// out[c] gets element c of every lane's row, c = 0 .. count - 1.
 template <class V, class Count>
 MBF_INLINE void load_transposed(const typename V::Scalar* base, ptrdiff_t stride, Count count,
                                 V* out) {
@@ -221,28 +224,28 @@ MBF_INLINE void load_transposed(const typename V::Scalar* base, ptrdiff_t stride
   if constexpr (IsPair<V>::value) {
     using Half = decltype(V::lo);
     constexpr int N = Half::kLanes;
-    detail::load_runs<T, N>(base, stride, count,
-                            [&](int c, Half x) MBF_INLINE_LAMBDA { out[c].lo = x; });
-    detail::load_runs<T, N>(base + N * stride, stride, count,
-                            [&](int c, Half x) MBF_INLINE_LAMBDA { out[c].hi = x; });
+    detail::load_columns<T, N>(base, stride, count,
+                               [&](int c, Half x) MBF_INLINE_LAMBDA { out[c].lo = x; });
+    detail::load_columns<T, N>(base + N * stride, stride, count,
+                               [&](int c, Half x) MBF_INLINE_LAMBDA { out[c].hi = x; });
   } else {
-    detail::load_runs<T, V::kLanes>(base, stride, count,
-                                    [&](int c, V x) MBF_INLINE_LAMBDA { out[c] = x; });
+    detail::load_columns<T, V::kLanes>(base, stride, count,
+                                       [&](int c, V x) MBF_INLINE_LAMBDA { out[c] = x; });
   }
 }
 
-// Writes get(c) for c = 0 .. count-1 as the runs at base.
+// Stores get(c) as element c of every lane's row, c = 0 .. count - 1.
 template <class V, class Count, class Get>
 MBF_INLINE void store_transposed(typename V::Scalar* base, ptrdiff_t stride, Count count, Get get) {
   using T = typename V::Scalar;
   if constexpr (IsPair<V>::value) {
     constexpr int N = decltype(V::lo)::kLanes;
-    detail::store_runs<T, N>(base, stride, count,
-                             [&](int c) MBF_INLINE_LAMBDA { return get(c).lo; });
-    detail::store_runs<T, N>(base + N * stride, stride, count,
-                             [&](int c) MBF_INLINE_LAMBDA { return get(c).hi; });
+    detail::store_columns<T, N>(base, stride, count,
+                                [&](int c) MBF_INLINE_LAMBDA { return get(c).lo; });
+    detail::store_columns<T, N>(base + N * stride, stride, count,
+                                [&](int c) MBF_INLINE_LAMBDA { return get(c).hi; });
   } else {
-    detail::store_runs<T, V::kLanes>(base, stride, count, get);
+    detail::store_columns<T, V::kLanes>(base, stride, count, get);
   }
 }
 

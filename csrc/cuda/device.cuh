@@ -1,4 +1,4 @@
-// Helpers of all kernels: number formats, sums over lanes, the segment of a thread block.
+// Helpers of all kernels: element formats, sums over lanes, the segment of a thread block.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -37,7 +37,7 @@ __device__ __forceinline__ void with_format(Format format, F f) {
   }
 }
 
-// The least positive number that becomes infinite when it is stored.
+// The least positive value that becomes infinite when it is stored.
 __device__ __forceinline__ float overflow_limit(bool bfloat16) {
   return __uint_as_float(bfloat16 ? 0x7f7f8000u : 0x7f800000u);
 }

@@ -1,4 +1,4 @@
-// The scalars and decisions of a job, from the host or from the device.
+// What a step does: its scalars, and whether it updates and inverts.
 #pragma once
 
 #include "device.cuh"
@@ -10,7 +10,8 @@ struct LiveStep {
   bool update, invert;
 };
 
-// What the host said, unless controls on the device replace it; tile ranges are always the host's.
+// The job's own values, unless controls on the device replace them. The tile ranges are always
+// those of the job.
 __device__ __forceinline__ LiveStep live_step(const RunHeader& job) {
   LiveStep live{job.scalars, !job.update.empty(), !job.invert.empty()};
   if (job.controls != nullptr) {
@@ -31,7 +32,7 @@ __device__ __forceinline__ double updated_weight(const RunHeader& job, double we
   return job.beta * weight + (1.0 - job.beta);
 }
 
-// What G is multiplied by to lose its bias. Without a weight G is zero.
+// The factor that removes the bias of G. Where the weight is zero, G is zero.
 __device__ __forceinline__ float without_bias(double weight) {
   return weight > 0 ? 1.0f / static_cast<float>(weight) : 1.0f;
 }

@@ -1,4 +1,4 @@
-// The structs that kernels take by value: pointers, counts and scalars of many tensors in one.
+// The structs that kernels take by value: the pointers, counts and scalars of many tensors.
 //
 // Plain C++, shared by the kernels and by plan.cpp, which fills them on the host. From CUDA 12.1 on
 // a kernel takes up to 32,764 bytes, enough for some 450 tensors per launch.
@@ -41,7 +41,7 @@ static_assert(teams_serve_all_sizes(), "kTeams: a size is missing, or a team is 
 // that lanes which each read their own block access different banks.
 constexpr int stage_stride(int d) { return d | 1; }
 
-// The dynamic shared memory of a team kernel: sizes of its parts, in floats.
+// The dynamic shared memory of a team kernel: sizes of its arrays, in floats.
 struct TeamMemory {
   int stage;    // D, M or P M of 16 blocks; there are three
   int rows;     // four rows of 16 triangles; neighbouring elements of a block are 17 floats apart
@@ -92,7 +92,7 @@ struct Segment {
   Natural natural[3];   // params, grads, momenta
 };
 
-// The same for the second pass of a step with target norms.
+// The same for the second pass of a rescaled step.
 struct ApplySegment {
   void* params;
   int64_t tile;

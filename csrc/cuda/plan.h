@@ -13,8 +13,8 @@ namespace mbf::cuda {
 enum class Kernel : int32_t {
   Step,     // step alone
   Run,      // any of update, invert and step
-  Damping,  // relative damping in absolute terms
-  Apply,    // second pass of a step with target norms
+  Damping,  // absolute damping from relative damping
+  Apply,    // second pass of a rescaled step
   Dense,    // spd_inverse
 };
 

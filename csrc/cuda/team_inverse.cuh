@@ -116,8 +116,8 @@ class Team {
     return (r * band * kPatch + triangle_index(r, 0) + col) * kRowStride + block_;
   }
 
-  // Writes column 4 band + k as it is before the sweep to shared memory. Its part above the
-  // diagonal is row 4 band + k. Patches on the diagonal are valid in their lower triangle only.
+  // Writes column 4 band + k as it is before the sweep to shared memory. Above the diagonal
+  // it is row 4 band + k. Patches on the diagonal are valid in their lower triangle only.
   __device__ __forceinline__ void publish_column(int band, int k) {
     MBF_UNROLL
     for (int s = 0; s < Patches; ++s) {

@@ -176,7 +176,7 @@ __device__ __forceinline__ void store_tile_norms(const RunHeader& job, const Til
     float square = 0;
     for (int e = 0; e < at.d; ++e) square += own_u[e] * own_u[e];
     direction = square;
-    if (!(square > 1e-30f && square < 1e30f)) {  // does not fit single precision
+    if (!(square > 1e-30f && square < 1e30f)) {  // may not fit float32
       direction = 0;
       for (int e = 0; e < at.d; ++e) direction += static_cast<double>(own_u[e]) * own_u[e];
       if (!isfinite(direction)) direction = 0;
@@ -244,12 +244,12 @@ __global__ void __launch_bounds__(kTeams[Kind].lanes* kTileBlocks)
   const RunHeader& job = p.job;
   const Segment& segment = entries(p)[own_segment(p)];
   const TilePlace at = tile_place(job, segment);
-  const TeamMemory parts(at.d);
+  const TeamMemory sizes(at.d);
   float* columns = reinterpret_cast<float*>(aligned_memory);
-  float* rows = columns + 2 * parts.columns;
-  float* grads = rows + parts.rows;
-  float* momenta = grads + parts.stage;
-  float* directions = momenta + parts.stage;
+  float* rows = columns + 2 * sizes.columns;
+  float* grads = rows + sizes.rows;
+  float* momenta = grads + sizes.stage;
+  float* directions = momenta + sizes.stage;
 
   if (job.step || !job.update.empty()) {
     for (int i = threadIdx.x; i < kTileBlocks * stage_stride(at.d); i += blockDim.x) {

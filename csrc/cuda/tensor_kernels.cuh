@@ -1,5 +1,5 @@
-// Kernels for whole tensors: absolute damping from traces, and the second pass of a step with
-// target norms. Sums are in double, in an order that depends only on the tensor's size.
+// Kernels for whole tensors: absolute damping from traces, and the second pass of a rescaled step.
+// Sums are in double, in an order that depends only on the tensor's size.
 #pragma once
 
 #include "natural.cuh"
@@ -18,8 +18,8 @@ __device__ __forceinline__ double sum_over_threads(double x) {
   return all;
 }
 
-// Relative damping in absolute terms, one thread block per tensor. Never quite zero, so that a
-// tensor whose gradients are all zero has an inverse.
+// Turns relative damping into absolute damping, one thread block per tensor. It is at least kLeast,
+// so that a tensor whose gradients are all zero has an inverse.
 __global__ void __launch_bounds__(kTensorThreads)
     damping_of_tensors(const __grid_constant__ DampingParameters p) {
   constexpr double kLeast = 1e-30;
@@ -61,8 +61,8 @@ __device__ __forceinline__ double scale_of_tensor(const ApplyHeader& job,
   return direction > 0 ? target / sqrt(direction) : 0.0;
 }
 
-// W <- W - (rate u + decay W); in double where a direction is so small that the factor which
-// rescales it does not fit single precision.
+// W <- W - (rate u + decay W). Where a direction is so small that the factor which rescales it does
+// not fit float32, it is multiplied in double.
 struct Move {
   double rate;
   float decay;

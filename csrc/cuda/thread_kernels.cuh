@@ -2,7 +2,7 @@
 //
 // A warp has two tiles. Loads of G and P are coalesced by the tile layout (half a warp reads one
 // element of 16 blocks, 64 bytes), those of D, M and W by natural.cuh. All blocks of a thread block
-// belong to one tensor, so that it can sum their part of the tensor's norm.
+// belong to one tensor, so that it can add up what they contribute to the tensor's norm.
 #pragma once
 
 #include "../core/adam_step.h"
@@ -86,7 +86,7 @@ __device__ __forceinline__ int invert_block(float (&a)[triangle_size(D)], float 
   return failed;
 }
 
-// ||u||^2, in double where single would overflow or lose digits.
+// ||u||^2, in double where float32 would overflow or lose digits.
 template <int D>
 __device__ __forceinline__ double square_of_block(const float (&u)[D]) {
   float square = 0;
@@ -189,7 +189,7 @@ __device__ __forceinline__ void refresh_blocks(const RunHeader& job, FindSegment
   job.info[to.tile * kTileBlocks + to.lane % kTileBlocks] = failed;
 }
 
-// Stores the tallies of updated tiles. All lanes take part.
+// Stores the tallies of updated tiles. All lanes call it.
 __device__ __forceinline__ void finish_tally(const RunHeader& job, const Segment& segment,
                                              float trace) {
   __syncwarp();  // all lanes have read the old weight

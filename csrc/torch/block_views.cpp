@@ -22,8 +22,9 @@ std::string format_list(const std::vector<Format>& formats) {
   return text;
 }
 
-// True and the format of a tensor, if it has one the kernels know. Tensor::scalar_type asks the
-// library once per dtype there is; a call has hundreds of tensors, so the codes are kept.
+// Sets the format of a tensor; false if the kernels do not know its dtype. Tensor::scalar_type asks
+// the library for the code of one dtype after the other; a call has hundreds of tensors, so the
+// codes are kept here.
 bool format_of(const Tensor& tensor, Format& format) {
   static const int32_t kFloat32 = aoti_torch_dtype_float32();
   static const int32_t kFloat64 = aoti_torch_dtype_float64();
@@ -45,7 +46,8 @@ bool format_of(const Tensor& tensor, Format& format) {
   return true;
 }
 
-// One stride that walks dims [first, last) in order, or -1. Dimensions of size one have no say.
+// The stride that walks dimensions first .. last - 1 in order, or -1 if no single stride does. The
+// strides of dimensions of size one do not matter.
 int64_t joint_stride(const int64_t* sizes, const int64_t* strides, int64_t first, int64_t last) {
   int64_t expected = -1;
   int64_t step = 1;
@@ -61,16 +63,16 @@ int64_t joint_stride(const int64_t* sizes, const int64_t* strides, int64_t first
   return step;
 }
 
-// Blocks of a tensor that is not contiguous: its trailing dimensions must make up a block that one
-// stride walks, and the leading ones must collapse to two (channels_last convolutions do).
+// The blocks of a tensor that is not contiguous. Its trailing dimensions must form a block that one
+// stride walks, and two strides must walk the leading ones, as in channels_last convolutions.
 bool strided_view(const Tensor& tensor, int64_t d, BlockView& view) {
   const auto sizes = tensor.sizes();
   const auto strides = tensor.strides();
   const int64_t dims = tensor.dim();
   int64_t split = dims;
-  int64_t numbers = 1;
-  while (split > 0 && numbers < d) numbers *= sizes[--split];
-  if (numbers != d) return false;
+  int64_t elements = 1;
+  while (split > 0 && elements < d) elements *= sizes[--split];
+  if (elements != d) return false;
   view.element_stride = joint_stride(sizes.data(), strides.data(), split, dims);
   if (view.element_stride < 0) return false;
   for (int64_t middle = 0; middle <= split; ++middle) {

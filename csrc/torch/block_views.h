@@ -1,4 +1,4 @@
-// torch tensors as the blocks that kernels walk.
+// Views of torch tensors as blocks.
 #pragma once
 
 #include <vector>
@@ -10,9 +10,9 @@ namespace mbf {
 
 size_t format_bytes(Format format);
 
-// The tensors of one argument as blocks, blocks[i] of them in tensor i, each of one of the
-// `allowed` formats. The dispatcher has made sure that all are dense. Where tensors may be absent,
-// an empty bool tensor stands for one that is, and its view has no data.
+// Views of the tensors of one argument: tensor i has blocks[i] blocks, in one of the `allowed`
+// formats. The dispatcher has made sure that no tensor is sparse. Where tensors may be absent, an
+// empty bool tensor stands for an absent one; its view has no data.
 std::vector<BlockView> block_views(const char* name, const TensorList& tensors, int64_t block_size,
                                    const int64_t* blocks, int64_t count,
                                    const std::vector<Format>& allowed, bool may_be_absent = false);

@@ -10,7 +10,7 @@ constexpr ScalarType kFloat = ScalarType::Float;
 constexpr ScalarType kDouble = ScalarType::Double;
 constexpr ScalarType kBFloat16 = ScalarType::BFloat16;
 
-// float64 statistics serve float64 tensors, float32 statistics the rest.
+// float64 statistics serve float64 tensors, float32 statistics all others.
 const std::vector<Format>& natural_formats(bool float64) {
   static const std::vector<Format> wide{Format::Float64};
   static const std::vector<Format> narrow{Format::Float32, Format::BFloat16, Format::Float16};
@@ -25,7 +25,7 @@ void check_served(const char* name, ScalarType type, const Place& place) {
   }
 }
 
-// The tiles of every tensor follow those of the tensor before.
+// Whether the tiles of every tensor follow those of the tensor before it.
 bool is_consistent(const int64_t* starts, const int64_t* blocks, int64_t tensors) {
   if (starts[0] != 0) return false;
   for (int64_t t = 0; t < tensors; ++t) {
@@ -107,7 +107,7 @@ TileRange Call::range(const char* name, const std::vector<int64_t>& ends) const 
   return {ends[0], ends[1]};
 }
 
-// One value, or one per tensor.
+// One value for each tensor, or one for all of them.
 PerTensor Call::per_tensor(const char* name, const Tensor& values, const Place& where) const {
   const int64_t count = values.numel();
   if (count != 1 && count != job_.tensors) {
@@ -120,7 +120,7 @@ PerTensor Call::per_tensor(const char* name, const Tensor& values, const Place& 
 void Call::set_update(const char* name, const std::vector<int64_t>& tiles, double beta) {
   job_.update = range(name, tiles);
   job_.beta = beta;
-  // A step that updates nothing has no use for beta.
+  // A step that updates nothing does not use beta.
   if (!job_.step || !job_.update.empty()) check_unit_interval("beta", beta);
 }
 
@@ -144,7 +144,7 @@ std::vector<BlockView> Call::views(const char* name, const TensorList& tensors,
                                    const std::vector<Format>& allowed, bool may_be_absent) {
   std::vector<BlockView> found =
       block_views(name, tensors, d_, job_.blocks, job_.tensors, allowed, may_be_absent);
-  if (!place_.cuda) return found;  // the dispatcher has made sure of it
+  if (!place_.cuda) return found;  // the dispatcher has checked the device
   for (size_t i = 0; i < tensors.size(); ++i) {
     const bool absent = may_be_absent && found[i].data == nullptr;
     if (!absent) check_place(Name{name, static_cast<int64_t>(i)}, tensors[i], place_);
@@ -162,7 +162,7 @@ void Call::set_grads(const TensorList& tensors, const std::vector<Format>& allow
   job_.grads = grads_.data();
 }
 
-// Parameters have one format; gradients and momenta that one or the statistics'.
+// All parameters have one format. Gradients and momenta have that one or that of the statistics.
 void Call::set_step(const TensorList& params, const TensorList& grads, const TensorList& momenta,
                     const std::vector<double>& scalars) {
   if (scalars.size() != kStepScalars) {
@@ -197,7 +197,7 @@ void Call::set_targets(const std::optional<Tensor>& target_norms, bool refresh,
     return;
   }
   if (!directions || !norms) fail("target_norms: expected directions and norms with it");
-  // The CPU takes tensors in rounds, a GPU all at once.
+  // The CPU steps in rounds and needs room for the largest tensor; a GPU steps all tensors at once.
   int64_t least = tiles();
   if (!place_.cuda) {
     least = 0;

@@ -1,4 +1,4 @@
-// One call of an operator: its arguments checked and turned into a job, whatever the device.
+// One call of an operator: checks its arguments and turns them into a job, for any device.
 #pragma once
 
 #include <optional>
@@ -9,32 +9,33 @@
 
 namespace mbf {
 
-// Gathers and checks the arguments of a call one by one. Nothing is written before checked() has
-// found all of them good. The job points into the call.
+// Collects and checks the arguments of a call one by one. Nothing may be written before checked()
+// has accepted all of them. The job points into the call.
 class Call {
  public:
-  // `layout` is int64 [2, tensors + 1] on the host: the first tile of each tensor and one past the
-  // last tile; the blocks of each tensor.
+  // `layout` is int64 [2, tensors + 1] on the host. Its first row has the first tile of each tensor
+  // and one past the last tile, its second row the number of blocks of each tensor.
   Call(Place place, int64_t block_size, const Tensor& layout);
 
   const Place& place() const { return place_; }
 
   void set_stats(const Tensor& stats, const Tensor& tallies, bool written);
-  // Without statistics the inverse alone tells the precision: bfloat16 belongs to float32.
+  // In a call without statistics the inverse decides the precision: float64, or float32 if it is
+  // float32 or bfloat16.
   void set_inverse(const Tensor& inverse, bool written);
   void set_update(const char* name, const std::vector<int64_t>& tiles, double beta);
   void set_inversion(const char* name, const std::vector<int64_t>& tiles, const Tensor& info,
                      const Tensor& damping, bool relative, bool debias);
-  // Gradients alone, in any format that goes with the statistics.
+  // Gradients of a call without a step, in any format that goes with the statistics.
   void set_grads(const TensorList& tensors);
   void set_step(const TensorList& params, const TensorList& grads, const TensorList& momenta,
                 const std::vector<double>& scalars);
-  // With target norms a step takes two passes, with room for P M between them.
+  // With target norms a step takes two passes; `directions` holds P M between them.
   void set_targets(const std::optional<Tensor>& target_norms, bool refresh,
                    const std::optional<Tensor>& directions, const std::optional<Tensor>& norms);
   void set_controls(const std::optional<Tensor>& controls);
 
-  // The job, once what needs all the memory of the call has been checked too.
+  // Makes the checks that need all tensors of the call, then returns the job.
   const TileJob& checked();
 
  private:
@@ -53,10 +54,10 @@ class Call {
   MemoryMap memory_;
 };
 
-// The dtype of statistics or dense matrices: float32, or float64 where that is served.
+// The dtype of statistics or dense matrices: float32, or float64 where the kernels serve it.
 ScalarType stats_dtype(const char* name, const Tensor& tensor, const Place& place);
 
-// The size of square matrices (..., d, d) within the kernels' range.
+// The size d of square matrices (..., d, d), if the kernels serve it.
 int64_t matrix_size(const Tensor& matrices, const Place& place);
 
 }  // namespace mbf

@@ -21,7 +21,8 @@ struct Cpu {
     mbf::run(job, torch_parallel_for);
   }
 
-  // Above a few megabytes a result is fresh memory, and its page faults outweigh the arithmetic.
+  // A result above a few megabytes is fresh memory, whose page faults take longer than the
+  // arithmetic.
   static void prepare(const Tensor& result) {
     constexpr size_t kFreshBytes = size_t{4} << 20;
     const size_t bytes = result.numel() * result.element_size();

@@ -1,4 +1,4 @@
-// The operators on CUDA tensors: the same checks, another way to run a job.
+// The operators on CUDA tensors.
 #include <optional>
 
 #include "../cuda/launch.h"
@@ -20,8 +20,8 @@ struct Cuda {
   }
 
   static void run(const TileJob& job, const Place& place, const Tensor& state) {
-    // From torch's own pool, which a captured graph keeps: only where damping is relative, and only
-    // on steps that invert.
+    // Room for absolute damping, only for inversions with relative damping. It is from torch's own
+    // pool, whose memory a captured graph keeps.
     std::optional<Tensor> room;
     const int64_t doubles = cuda::damping_room(job);
     if (doubles > 0) room = torch::stable::new_empty(state, {doubles}, ScalarType::Double);

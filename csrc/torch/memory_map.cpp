@@ -9,7 +9,7 @@
 namespace mbf {
 namespace {
 
-// Sizes and strides reach every number once: no stride shorter than what lies inside it.
+// Whether several elements may share memory: a stride is shorter than what it steps over.
 bool overlaps_itself(const Tensor& tensor) {
   const auto sizes = tensor.sizes();
   const auto strides = tensor.strides();
@@ -34,7 +34,7 @@ int64_t last_offset(const Tensor& tensor) {
   return offset;
 }
 
-// A pipe of this thread in this process: a forked child must not share its parent's.
+// A pipe of one thread in one process: a forked child must not share its parent's.
 struct Pipe {
   int read_end = -1;
   int write_end = -1;
@@ -89,7 +89,7 @@ void MemoryMap::check_writable() const {
   bytes.reserve(2 * ranges_.size());
   owners.reserve(2 * ranges_.size());
   for (const Range& range : ranges_) {
-    if (!range.written || range.name.index < 0) continue;  // state is the library's own memory
+    if (!range.written || range.name.index < 0) continue;  // the library's own state
     bytes.push_back(reinterpret_cast<void*>(range.begin));
     owners.push_back(&range);
     if (range.begin / kPage == (range.end - 1) / kPage) continue;
@@ -119,18 +119,18 @@ void MemoryMap::check(const Place& place) {
 }
 
 int64_t first_read_only(const std::vector<void*>& bytes) {
-  // Every byte goes through a pipe and back to where it was. The kernel stops where a store would
-  // fault, and says how far it came.
+  // Every byte goes through a pipe and back to its place. The system stops at the first byte it
+  // cannot store and returns how many it has stored.
   static thread_local Pipe channel;
   if (bytes.empty() || !channel.open()) return -1;
   constexpr size_t kAtOnce = 512;  // below every system's IOV_MAX and pipe capacity
-  iovec pieces[kAtOnce];
+  iovec vectors[kAtOnce];
   for (size_t first = 0; first < bytes.size(); first += kAtOnce) {
     const size_t count = std::min(kAtOnce, bytes.size() - first);
-    for (size_t i = 0; i < count; ++i) pieces[i] = {bytes[first + i], 1};
-    const ssize_t sent = writev(channel.write_end, pieces, static_cast<int>(count));
+    for (size_t i = 0; i < count; ++i) vectors[i] = {bytes[first + i], 1};
+    const ssize_t sent = writev(channel.write_end, vectors, static_cast<int>(count));
     if (sent <= 0) return -1;
-    const ssize_t back = readv(channel.read_end, pieces, static_cast<int>(sent));
+    const ssize_t back = readv(channel.read_end, vectors, static_cast<int>(sent));
     if (back == sent) continue;
     char drained[kAtOnce];
     const size_t returned = back > 0 ? static_cast<size_t>(back) : 0;

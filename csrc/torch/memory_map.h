@@ -1,4 +1,4 @@
-// What memory a call reads and writes: written memory must be its own and writable.
+// The memory that a call reads and writes.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@
 
 namespace mbf {
 
-// Written memory may not be shared with anything else in the call nor, on the CPU, be read-only.
+// Memory that a call writes must not overlap any other memory of the call and, on the CPU, must not
+// be read-only.
 class MemoryMap {
  public:
   void reserve(size_t count) { ranges_.reserve(count); }
@@ -28,8 +29,8 @@ class MemoryMap {
   std::vector<Range> ranges_;
 };
 
-// Index of the first of these bytes that cannot be written, or -1. The system is asked, in two
-// calls for all of them.
+// Index of the first of these bytes that cannot be written, or -1. Asks the system, in two calls
+// for up to 512 bytes.
 int64_t first_read_only(const std::vector<void*>& bytes);
 
 }  // namespace mbf

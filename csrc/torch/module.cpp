@@ -1,6 +1,5 @@
-// The Python module itself: tells what was built, chooses the instruction set, and the few things
-// Python cannot ask of the system. The operators are in schemas.cpp and
-// operators.h.
+// The Python module: what was built, the choice of the instruction set, and what Python cannot ask
+// the system itself. The operators are in schemas.cpp and operators.h.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -17,7 +16,7 @@
 
 namespace {
 
-// MBF_CUDA_ARCHITECTURES is "sm_80,sm_90", or nothing where CUDA was left out.
+// MBF_CUDA_ARCHITECTURES is a list such as "sm_80,sm_90", or "" in a build without CUDA.
 std::vector<std::string> cuda_architectures() {
   std::vector<std::string> names;
   std::istringstream list(MBF_CUDA_ARCHITECTURES);

@@ -1,8 +1,10 @@
-// The operators, once for every device: arguments are checked and turned into a job, the job runs.
+// The operators, written once for all devices: each checks its arguments, turns them into a job and
+// runs it.
 //
-// `Device` says where a call belongs and how a job runs there:
-//   Place place(first state tensor);  void run(job, place, tensor there);
-//   void prepare(fresh result);
+// A `Device` has three static functions:
+//   Place place(tensor)           where a call runs, given its first state tensor
+//   void run(job, place, tensor)  runs a job there; `tensor` is any tensor at that place
+//   void prepare(tensor)          is called with a new result before it is written
 #pragma once
 
 #include <optional>
@@ -93,7 +95,7 @@ void fused_step_(const TensorList& params, const TensorList& grads, const Tensor
   Device::run(call.checked(), call.place(), stats);
 }
 
-// In the body of STABLE_TORCH_LIBRARY_IMPL.
+// For the body of STABLE_TORCH_LIBRARY_IMPL.
 template <class Device, class Library>
 void implement_operators(Library& m) {
   m.impl("spd_inverse", TORCH_BOX(&spd_inverse<Device>));

@@ -1,9 +1,9 @@
 // The schemas of the operators: torch.ops.mbf_kernels.
 //
-// torch's stable ABI throughout, so that one binary serves every torch from 2.10 on. Schemas say
-// what is written: (a!) marks it. `layout` is int64 [2, tensors + 1] on the host, the first tile of
-// each tensor and its blocks (see Call::set_layout); `scalars` are the fields of StepScalars
-// (core/step.h) in order.
+// They use torch's stable ABI only, so that one binary serves every torch from 2.10 on. A schema
+// marks what an operator writes, as in (a!). `layout` is int64 [2, tensors + 1] on the host: the
+// first tile of each tensor and its number of blocks (see Call in call.h). `scalars` are the
+// members of StepScalars (core/step.h) in order.
 #include <torch/csrc/stable/library.h>
 
 STABLE_TORCH_LIBRARY(mbf_kernels, m) {

@@ -1,4 +1,4 @@
-// Checks of single arguments, and the words for what is wrong with them.
+// Checks of single arguments, and the texts of their errors.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -37,12 +37,11 @@ const char* dtype_name(ScalarType type);
 // "(3, 4)"
 std::string shape_text(const int64_t* sizes, int64_t dims);
 
-// Checks of scalars alone.
 void check_block_size(int64_t block_size);
 void check_unit_interval(const char* name, double value);
 void check_damping(double value);
 
-// The device a call is for: the CPU, or a CUDA device by its index.
+// The device of a call: the CPU, or a CUDA device by its index.
 struct Place {
   bool cuda = false;
   int32_t index = 0;
@@ -50,7 +49,7 @@ struct Place {
 std::ostream& operator<<(std::ostream& out, const Place& place);
 void check_place(Name name, const Tensor& tensor, const Place& place);
 
-// Contiguous state tensor of the given shape and dtype at that place.
+// Expects a contiguous tensor of this shape and dtype at this place.
 void check_state(const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape,
                  ScalarType dtype, const Place& place);
 

@@ -1,4 +1,4 @@
-// plan.cpp with a C interface, for tests that run the launches it makes somewhere else.
+// A C interface to plan.cpp, for tests that run its launches elsewhere.
 #include <cstddef>
 
 #include "../../csrc/cuda/plan.h"
@@ -19,7 +19,7 @@ struct LaunchView {
   const unsigned char* parameters;
 };
 
-// Where the members of the structs are that a caller in another language lays out again.
+// A member of a struct, for a caller in another language that declares the same struct.
 struct Member {
   const char* of;
   const char* name;
@@ -84,7 +84,7 @@ constexpr Member kMembers[] = {
 };
 #undef MEMBER
 
-// The member at an index; without a name past the last.
+// The member at an index; past the last one, a member without a name.
 Member member(uint64_t index) {
   return index < std::size(kMembers) ? kMembers[index] : Member{nullptr, nullptr, 0, 0};
 }

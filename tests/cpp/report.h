@@ -1,4 +1,4 @@
-// The least a C++ test needs: a line per failure, and a count for the exit code.
+// Checks for the C++ tests: a line per failure, and a count of failures for the exit code.
 #pragma once
 
 #include <cstdio>

@@ -1,7 +1,7 @@
 // csrc/core with plain floats and doubles as lanes, against long double.
 //
-// All memory is allocated to the exact size the headers ask for: the address sanitizer this is
-// compiled with sees any access beside it.
+// All memory has exactly the size the headers ask for, so that the address sanitizer sees any
+// access outside it.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -85,9 +85,9 @@ std::vector<Wide> gauss_jordan(const std::vector<T>& packed, int d) {
 }
 
 template <class T>
-Wide frobenius(const std::vector<T>& numbers) {
+Wide frobenius(const std::vector<T>& elements) {
   Wide sum = 0;
-  for (T x : numbers) sum += static_cast<Wide>(x) * x;
+  for (T x : elements) sum += static_cast<Wide>(x) * x;
   return std::sqrt(sum);
 }
 
@@ -133,7 +133,7 @@ void test_inverse(Dim extent, bool in_place, std::mt19937& random) {
   CHECK(pivot_of(memory, d) == 0, "failed_pivot %s d=%d is not 0", name<T>(), d);
 }
 
-// A = L D L^T with L of -1, 0, 1 and D of powers of four is exact, and so are its pivots.
+// With L of -1, 0 and 1 and D of powers of four, A = L D L^T is exact, and so are its pivots.
 template <class T, class Dim>
 void test_failure(Dim extent, int place, T bad, std::mt19937& random) {
   const int d = extent;
@@ -155,7 +155,7 @@ void test_failure(Dim extent, int place, T bad, std::mt19937& random) {
       packed[mbf::triangle_index(i, j)] = static_cast<T>(sum);
     }
   }
-  packed[mbf::triangle_index(place, place)] = bad;  // coupled to no other: this is its pivot
+  packed[mbf::triangle_index(place, place)] = bad;  // alone in its row and column: it is the pivot
   Memory<T> memory(d);
   invert(memory, packed.data(), extent);
   CHECK(!mbf::usable(memory.workspace(), std::numeric_limits<T>::infinity(), d),
@@ -165,7 +165,7 @@ void test_failure(Dim extent, int place, T bad, std::mt19937& random) {
         static_cast<double>(bad), found);
 }
 
-// Every pivot is fine, but the first number of the inverse, 2^140 (or 2^1026), is too large.
+// Every pivot is fine, but the first element of the inverse, 2^140 (or 2^1026), is too large.
 template <class T>
 void test_overflow() {
   const int s = sizeof(T) == 4 ? 0 : 886;
@@ -187,7 +187,7 @@ struct Slot {
   void store(T x) const { *p = x; }
 };
 
-// beta, 1 - beta, two products and a sum: at most 3 eps of the sizes added.
+// Three products and a sum: the error is at most 3 eps times the magnitudes added.
 template <class T, class Dim>
 void test_ema(Dim extent, T beta, std::mt19937& random) {
   const int d = extent;
@@ -209,7 +209,7 @@ void test_ema(Dim extent, T beta, std::mt19937& random) {
   }
 }
 
-// A sum of d products: (d + 1) eps of the sizes added.
+// A sum of d products: the error is at most (d + 1) eps times the magnitudes added.
 template <class T, class Dim>
 void test_product(Dim extent, std::mt19937& random) {
   const int d = extent;
@@ -237,7 +237,7 @@ void test_adam(Dim extent, std::mt19937& random) {
   std::vector<T> v(d), m(d);
   for (auto& x : v) x = static_cast<T>(std::pow(normal(random), 2));
   for (auto& x : m) x = static_cast<T>(normal(random));
-  v[0] = 0;  // divided by 1e-8 alone, and clipped
+  v[0] = 0;  // so that the divisor is 1e-8 and the quotient is clipped
   const T a = T(0.4), b = T(2.5);
   const T found = mbf::clipped_adam_square([&](int e) { return v[e]; }, m.data(), a, b, extent);
   Wide exact = 0;
@@ -274,25 +274,25 @@ void test_constant_extents(std::mt19937& random) {
 }
 
 template <class First, class Last>
-void test_pieces(First first, Last last) {
+void test_panels(First first, Last last) {
   std::vector<int> seen(64, 0);
-  mbf::for_pieces<3>(first, last, [&](auto start, auto size) {
-    CHECK(size >= 1 && size <= 3, "for_pieces: a piece of %d", int(size));
+  mbf::for_panels<3>(first, last, [&](auto start, auto size) {
+    CHECK(size >= 1 && size <= 3, "for_panels: a panel of %d", int(size));
     for (int i = 0; i < size; ++i) ++seen[start + i];
   });
   for (int i = 0; i < 64; ++i) {
-    CHECK(seen[i] == (i >= first && i < last), "for_pieces %d..%d: %d seen %d times", int(first),
+    CHECK(seen[i] == (i >= first && i < last), "for_panels %d..%d: %d seen %d times", int(first),
           int(last), i, seen[i]);
   }
 }
 
 void test_extents() {
   for (int first = 0; first < 8; ++first) {
-    for (int last = first; last < 20; ++last) test_pieces(first, last);
+    for (int last = first; last < 20; ++last) test_panels(first, last);
   }
-  test_pieces(mbf::Const<0>{}, mbf::Const<0>{});
-  test_pieces(mbf::Const<2>{}, mbf::Const<7>{});
-  test_pieces(mbf::Const<1>{}, mbf::Const<10>{});
+  test_panels(mbf::Const<0>{}, mbf::Const<0>{});
+  test_panels(mbf::Const<2>{}, mbf::Const<7>{});
+  test_panels(mbf::Const<1>{}, mbf::Const<10>{});
   static_assert(mbf::triangle_size(9) == 45);
   static_assert(mbf::triangle_index(2, 1) == 4);
 }

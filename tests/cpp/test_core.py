@@ -17,5 +17,5 @@ def test_lanes(tmp_path, level):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_number_formats(tmp_path, level):
-    check_program(tmp_path, "test_number_formats", level=level)
+def test_element_formats(tmp_path, level):
+    check_program(tmp_path, "test_element_formats", level=level)

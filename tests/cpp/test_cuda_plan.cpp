@@ -1,5 +1,5 @@
-// csrc/cuda/plan.cpp on the host: launches cover every block once, whatever the lists look like.
-// No tensor exists: pointers are numbers, and sizes may be larger than any memory.
+// csrc/cuda/plan.cpp on the host: launches cover every block once, whatever the list of tensors.
+// No tensor exists: pointers are made up, and sizes may be larger than any memory.
 #include <cstring>
 #include <map>
 #include <numeric>
@@ -83,8 +83,8 @@ const typename P::Entry* entries(const P& p) {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Every launch is well formed; together its segments have all blocks of `range` that count, in
-// order and once. Returns how many blocks that is.
+// Checks that every launch is well formed and that the segments of each tensor are in `range`, in
+// order and without gaps. Returns how many blocks they have.
 template <class P>
 int64_t check_segments(const Example& example, const std::vector<Launch>& launches, Kernel kernel,
                        int64_t unit_tiles, TileRange range) {
@@ -198,7 +198,7 @@ void test_ranges() {
     const auto launches = example.launches();
     const auto found =
         check_segments<RunParameters>(example, launches, Kernel::Run, unit_tiles_of(d), {1, 8});
-    // The last 24 of the first tensor, all of the second, the first tile of the last one.
+    // The last 24 blocks of the first tensor, all of the third, the first tile of the last.
     CHECK(found == 24 + 50 + 16, "d=%d: %ld blocks", d, static_cast<long>(found));
     job.step = true;
     job.invert = {};
@@ -215,7 +215,7 @@ void test_more_tensors_than_a_launch_holds() {
     CHECK(damping_room(example.job) == 5000, "room for damping");
     const auto launches = example.launches();
     const TileRange all{0, example.starts.back()};
-    // Updated in a pass of their own, then inverted with the damping this gives.
+    // The update is a pass of its own; the inversion uses the damping that follows from it.
     CHECK(count(launches, Kernel::Run) == 24, "%d run", count(launches, Kernel::Run));
     std::vector<Launch> first, second;
     for (const Launch& launch : launches) {
@@ -247,7 +247,7 @@ void test_more_tensors_than_a_launch_holds() {
 }
 
 void test_tensors_beyond_31_bits() {
-  // 2^33 blocks of 1: more than 32-bit counts hold; d = 9 has beyond 2^36 numbers.
+  // 2^33 blocks are more than 32 bits count; with d = 9 they have more than 2^36 elements.
   for (int d : {1, 9, 64}) {
     const int64_t huge = (int64_t{1} << 33) + 5;
     Example example(d, {3, huge, 17});
@@ -269,7 +269,7 @@ void test_tensors_beyond_31_bits() {
         CHECK(segment.tensor_tile == example.starts[t] &&
                   segment.tensor_tiles == example.starts[t + 1] - example.starts[t],
               "the norm of tensor %ld is over all of it", static_cast<long>(t));
-        // The norms of the first pass are where a segment's thread blocks begin.
+        // The first pass stores norms where its thread blocks begin.
         CHECK((segment.tile - segment.tensor_tile) % unit_tiles_of(d) == 0, "segment %u", i);
       }
     }
@@ -284,7 +284,7 @@ void test_tensors_beyond_31_bits() {
 }
 
 void test_strides() {
-  // 300 tensors with strides of their own need more room than one launch has for strides.
+  // 300 tensors with different strides need more room for strides than one launch has.
   Example example(9, std::vector<int64_t>(300, 20));
   for (int64_t t = 0; t < 300; ++t) {
     for (BlockView* view : {&example.params[t], &example.grads[t], &example.momenta[t]}) {
@@ -332,7 +332,7 @@ void test_dense() {
         CHECK(reinterpret_cast<uintptr_t>(p.matrices) == static_cast<uintptr_t>(4 * d * d * found),
               "matrices");
         CHECK(launch.grid == ceil_div(p.count, per_unit), "grid");
-        CHECK(p.damping == 0.25f && p.block_size == d, "numbers");
+        CHECK(p.damping == 0.25f && p.block_size == d, "scalars");
         found += p.count;
       }
       CHECK(found == matrices, "%ld of %ld", static_cast<long>(found), static_cast<long>(matrices));

@@ -1,5 +1,5 @@
-// core/spd_sweep.h, the inverse of the CUDA kernels, as plain C++: by hand, against the identity,
-// and the pivots it reports.
+// core/spd_sweep.h, the inverse of the CUDA kernels, as plain C++: an example by hand, A P against
+// the identity, and the pivots it reports.
 #include <cmath>
 #include <random>
 #include <vector>
@@ -45,7 +45,7 @@ void test_random(double tolerance) {
     for (double& x : factor) x = normal(generator);
     for (int i = 0; i < D; ++i) {
       for (int j = 0; j < D; ++j) {
-        double sum = i == j ? 1.0 : 0.0;  // keeps the condition number near that of D numbers
+        double sum = i == j ? 1.0 : 0.0;  // keeps the condition number small
         for (int k = 0; k < D; ++k) sum += factor[i * D + k] * factor[j * D + k] / D;
         matrix[i * D + j] = static_cast<T>(sum);
       }
@@ -63,7 +63,7 @@ void test_random(double tolerance) {
   }
 }
 
-// Pivot k depends on rows up to k: a bad row shows at its own place first.
+// Pivot k depends on rows 0 .. k only, so a bad row shows first at its own pivot.
 template <int D>
 void test_bad_rows() {
   for (int bad = 0; bad < D; ++bad) {

@@ -1,4 +1,4 @@
-// csrc/cpu lanes and transposes: every lane type this compilation allows, against plain loops.
+// Lanes and transposes of csrc/cpu: every lane type of this instruction set, against plain loops.
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -35,7 +35,7 @@ void test_arithmetic(const char* type) {
   expect(mbf::broadcast<V>(2.5), [&](int) { return T(2.5); }, "broadcast");
 }
 
-// The test an inverse is accepted by.
+// The comparison by which an inverse is accepted.
 template <class V>
 auto positive_finite(V x) {
   return mbf::positive(x) & mbf::less(x, mbf::broadcast<V>(INFINITY));
@@ -73,7 +73,8 @@ void test_masks(const char* type) {
   CHECK(!mbf::all_lanes(both), "%s: & of masks forgets a lane", type);
 }
 
-// Exactly as much memory as the runs cover: the address sanitizer sees a step beyond.
+// All memory has exactly the size of the rows, so that the address sanitizer sees any access
+// outside it.
 template <class V, class Count>
 void test_transpose(const char* type, Count count, int gap) {
   using T = Scalar<V>;
@@ -98,7 +99,7 @@ void test_transpose(const char* type, Count count, int gap) {
                            [&](int c) { return V::load(columns.data() + c * N); });
   for (int i = 0; i < static_cast<int>(memory.size()); ++i) {
     const T expected = i % stride < count ? memory[i] : T(-1);
-    CHECK(target[i] == expected, "%s store, count %d gap %d: number %d is %g", type, int(count),
+    CHECK(target[i] == expected, "%s store, count %d gap %d: element %d is %g", type, int(count),
           gap, i, double(target[i]));
   }
 }

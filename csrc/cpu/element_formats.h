@@ -1,4 +1,4 @@
-// bfloat16 and float16 as bits: the formats parameters and stored inverses may come in.
+// The element formats of tensors and of stored inverses: bfloat16 and float16 as bits.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ MBF_INLINE float widen(float x) { return x; }
 MBF_INLINE double widen(double x) { return x; }
 MBF_INLINE float widen(BFloat16 x) { return bits_float(static_cast<uint32_t>(x.bits) << 16); }
 
-// Round to nearest even; a NaN stays a NaN.
+// Rounds to nearest even; a NaN stays a NaN.
 MBF_INLINE BFloat16 narrow_bfloat16(float x) {
   const uint32_t u = float_bits(x);
   const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
@@ -52,7 +52,7 @@ MBF_INLINE float widen(Float16 x) {
   const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
   const uint32_t magnitude = x.bits & 0x7fffu;
   if (magnitude >= 0x7c00u) return bits_float(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
-  // Scaling by 2^112 moves the exponent bias and makes subnormals exact at once.
+  // Scaling by 2^112 corrects the exponent's bias, also that of subnormals, and is exact.
   const float value = bits_float(magnitude << 13) * bits_float(0x77800000u);
   return bits_float(float_bits(value) | sign);
 }
@@ -63,7 +63,7 @@ MBF_INLINE Float16 narrow_float16(float x) {
   if (magnitude > 0x7f800000u) return {static_cast<uint16_t>(sign | 0x7e00u)};
   if (magnitude >= 0x477ff000u) return {static_cast<uint16_t>(sign | 0x7c00u)};
   if (magnitude < 0x38800000u) {
-    // Subnormal result: adding 0.5 puts the wanted bits at the bottom, rounded to even.
+    // Subnormal result: adding 0.5 moves its bits to the bottom and rounds them to nearest even.
     const float shifted = bits_float(magnitude) + 0.5f;
     return {static_cast<uint16_t>(sign | (float_bits(shifted) - 0x3f000000u))};
   }
@@ -89,7 +89,7 @@ struct WordLanes {
   typedef uint32_t Word __attribute__((vector_size(N * sizeof(uint32_t))));
 };
 
-// A lane vector from stored numbers, which may be narrower than the lanes.
+// Loads a lane vector from stored elements, whose format may be narrower than that of the lanes.
 template <class V>
 MBF_INLINE V load_lanes(const typename V::Scalar* p) {
   return V::load(p);
@@ -109,17 +109,17 @@ MBF_INLINE V load_lanes(const BFloat16* p) {
   }
 }
 
-// The least positive number that becomes infinite when it is stored.
+// The least positive value that becomes infinite when it is stored.
 template <class Stored>
 MBF_INLINE auto overflow_limit() {
   if constexpr (std::is_same_v<Stored, BFloat16>) {
-    return bits_float(0x7f7f8000u);  // half way between the largest bfloat16 and the next
+    return bits_float(0x7f7f8000u);  // halfway between the largest bfloat16 and 2^128
   } else {
     return static_cast<Stored>(__builtin_huge_val());
   }
 }
 
-// Values below overflow_limit only: inverses are checked before they are stored.
+// Only for values below overflow_limit: inverses are checked before they are stored.
 template <class V>
 MBF_INLINE void store_lanes(V x, BFloat16* p) {
   if constexpr (IsPair<V>::value) {

@@ -1,11 +1,11 @@
-// float16 and bfloat16: all 65,536 patterns, and rounding against its definition in double.
+// float16 and bfloat16: all 65,536 bit patterns, and rounding against its definition in double.
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <random>
 #include <vector>
 
-#include "../../csrc/cpu/number_formats.h"
+#include "../../csrc/cpu/element_formats.h"
 #include "report.h"
 
 namespace {
@@ -20,7 +20,7 @@ constexpr Layout kBrain{"bfloat16", 7, 8};
 
 int bias(Layout f) { return (1 << (f.exponent - 1)) - 1; }
 
-// The value of a pattern by the definition of the format.
+// The value of a bit pattern by the definition of the format.
 double value_of(uint16_t bits, Layout f) {
   const int sign = bits >> 15;
   const int e = (bits >> f.mantissa) & ((1 << f.exponent) - 1);
@@ -36,7 +36,7 @@ double value_of(uint16_t bits, Layout f) {
   return sign ? -size : size;
 }
 
-// Nearest value of the format, ties to even: nearbyint does that to a multiple of the spacing.
+// The nearest value of the format, ties to even, as nearbyint rounds to a multiple of the spacing.
 double rounded(double x, Layout f) {
   if (std::isnan(x) || std::isinf(x) || x == 0) return x;
   const int e = std::max(std::ilogb(x), 1 - bias(f));
@@ -74,7 +74,7 @@ void test_format(Layout f) {
     CHECK(mbf::narrow<Stored>(wide).bits == bits, "%s: %04x came back as %04x", f.name, bits,
           mbf::narrow<Stored>(wide).bits);
     if (std::isinf(exact)) continue;
-    // The middle to the next pattern, and the floats beside it; the largest one's overflows.
+    // The midpoint to the next pattern and the floats beside it. That of the largest overflows.
     const double next = (bits & 0x7fffu) + 1u == ((1u << f.exponent) - 1) << f.mantissa
                             ? std::copysign(std::ldexp(1.0, bias(f) + 1), exact)
                             : value_of(static_cast<uint16_t>(bits + 1), f);
