@@ -32,7 +32,7 @@ class BlockEngine(Engine):
         self.params = [layer.weight for layer in self.layers]
         plain = [p.detach() for p in self.params]
         self.blocks = mk.MiniBlocks(plain, block_size, inverse_dtype)
-        # In logical order, whatever the memory order of the parameter: the kernels read both.
+        # Contiguous, even if a parameter is channels_last: the kernels read both.
         self.momenta = [
             torch.zeros(p.shape, dtype=self.blocks.stats_dtype, device=p.device) for p in plain
         ]
@@ -44,7 +44,7 @@ class BlockEngine(Engine):
 
     def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
         grads = [p.grad for p in self.params]
-        # To maximize, both terms of the step change their sign.
+        # To maximize, lr is negative; so is weight_decay, since their product must stay the same.
         sign = -1.0 if group["maximize"] else 1.0
         lr, weight_decay = sign * learning_rate_of(group), sign * group["weight_decay"]
         momentum, beta = group["momentum"], group["beta"]
@@ -88,8 +88,8 @@ class BlockEngine(Engine):
         return [grad if i in here else None for i, grad in enumerate(grads)]
 
     def _explain(self, error: Exception) -> NoReturn:
-        """Raises what a user of the optimizer can make sense of, for a refused step."""
-        self._check_still_there()  # a parameter that was moved or cast has its own words
+        """Raises the error of a refused step in the terms of the optimizer: by the layer's name."""
+        self._check_not_moved()  # if a parameter was moved or cast, the error should say that
         if not isinstance(error, mk.TensorError):
             raise error
         kind = TypeError if isinstance(error, TypeError) else ValueError

@@ -46,15 +46,15 @@ def check_entry(
     name: str,
     saved: dict[str, Any] | None,
     shapes: dict[str, tuple[int, ...]],
-    numbers: tuple[str, ...] = (),
+    scalars: tuple[str, ...] = (),
 ) -> None:
     """Raises unless a parameter's saved state has the counts of its layer and all of these.
 
     Args:
         shapes: the shapes of its tensors by key.
-        numbers: the keys of plain numbers.
+        scalars: the keys of its plain Python values.
     """
-    keys = {*COUNTS, *numbers, *shapes}
+    keys = {*COUNTS, *scalars, *shapes}
     if saved is None or not keys <= saved.keys():
         have = sorted(saved) if saved else "nothing"
         raise ValueError(f"state of {name}: expected {sorted(keys)}, got {have}")

@@ -43,10 +43,10 @@ class Run:
         self.state = state
         self.params = [p for layer in layers for p in layer.parameters]
         self.owners = [layer for layer in layers for _ in layer.parameters]
-        # The positions of these layers and parameters among those of the engine.
+        # The indices of these layers and parameters among those of the engine.
         last, each = first + len(layers), len(self.params) // len(layers)
         self.indices = range(first, last)
-        self.span = slice(each * first, each * last)
+        self.param_slice = slice(each * first, each * last)
         self._any_transposed = any(layer.transposed for layer in layers)
         self.momenta = self.parameters_in(state.momenta)
         self.directions = self.parameters_in(state.directions)
@@ -77,7 +77,7 @@ class Run:
         return rows
 
     def add_to_momenta(self, present: Present, sign: float) -> None:
-        """Adds the gradients to the momenta directly, without rows in between."""
+        """Adds the gradients to the momenta directly, without a copy as rows."""
         torch._foreach_add_([self.momenta[i] for i in present.which], present.grads, alpha=sign)
 
     def move(self, which: Sequence[int], lr: float | Tensor, weight_decay: float) -> None:
@@ -125,7 +125,7 @@ class DenseEngine(Engine):
     # --- stepping -----------------------------------------------------------------------------
 
     def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
-        self._check_still_there()
+        self._check_not_moved()
         grads = [p.grad for p in self.params]
         for owner, grad in zip(self._whole.owners, grads, strict=True):
             if grad is not None and grad.layout is not torch.strided:
@@ -158,7 +158,7 @@ class DenseEngine(Engine):
     ) -> None:
         state, momentum, beta = run.state, group["momentum"], group["beta"]
         sign = -1.0 if group["maximize"] else 1.0
-        present = run.present(grads[run.span])
+        present = run.present(grads[run.param_slice])
         state.momenta.mul_(momentum)
         if due.update is True and curvature is None:
             rows = run.rows(present)  # the momenta and the statistics share them
@@ -167,7 +167,7 @@ class DenseEngine(Engine):
         else:
             run.add_to_momenta(present, sign)
             for some in self._due_runs(due.update, run):
-                self._update(some, grads[some.span], beta, curvature)
+                self._update(some, grads[some.param_slice], beta, curvature)
         if due.norms:
             state.refresh_target_norms_(momentum_correction(momentum, k))
         for some in self._due_runs(due.invert, run, later=1):

@@ -24,8 +24,8 @@ class Form:
     matrices: int  # groups of rows, each with preconditioners of its own
     rows: int  # of each group
     columns: int  # elements of a row, the joined bias included
-    pieces: int  # that a row is cut into
-    width: int  # of a piece
+    pieces: int  # of a row
+    width: int  # of a piece, in elements
     bias: bool  # whether the last column is a joined bias
 
     @staticmethod

@@ -45,7 +45,7 @@ class DenseState:
     def initial(
         layers: int, form: Form, dtype: torch.dtype, device: torch.device, graft: bool
     ) -> DenseState:
-        """Zeros, and the identity for ``P``."""
+        """A new state: every ``P`` is the identity, everything else is zero."""
 
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(layers, *shape, dtype=dtype, device=device)
@@ -80,12 +80,14 @@ class DenseState:
     # --- statistics -----------------------------------------------------------------------------
 
     def update_(self, rows: Tensor, beta: float) -> None:
-        """``G <- beta G + (1 - beta) / rows * sum over rows of D D^T``, and ``v`` likewise.
+        """``G <- beta G + (1 - beta) / rows * sum over rows of D D^T``.
+
+        With graft also ``v <- beta v + (1 - beta) D^2``, elementwise.
 
         Args:
             rows: the gradients ``D``, of the shape of the momenta.
         """
-        # A row that is not finite is left out of what the rows share.
+        # A row that is not finite counts as zero, since the rows share a matrix.
         rows = torch.where(rows.isfinite().all(dim=-1, keepdim=True), rows, 0.0)
         pieces = self._pieces(rows)
         share = (1.0 - beta) / self.form.rows
@@ -105,7 +107,7 @@ class DenseState:
         return values / weights.reshape(-1, *[1] * (values.dim() - 1))
 
     def invert_(self, damping: float, relative: bool) -> None:
-        """``P <- (G_hat + damping I)^-1``; a matrix that cannot be inverted keeps its last ``P``.
+        """``P <- (G / weight + damping I)^-1``; a matrix that cannot be inverted keeps its ``P``.
 
         Args:
             relative: the damping is in units of the mean diagonal of each layer.
@@ -114,7 +116,7 @@ class DenseState:
         matrices = self._debiased(self.stats)
         diagonal = matrices.diagonal(dim1=-2, dim2=-1)
         if relative:
-            # Padding adds nothing to the sum and does not count.
+            # Padding adds nothing to the sum and is not counted in the mean.
             mean = diagonal.sum(dim=(1, 2, 3)) / (form.matrices * form.columns)
             scaled = (damping * mean).clamp_(min=_LEAST_RELATIVE_DAMPING)
             diagonal.add_(scaled.reshape(-1, 1, 1, 1))
@@ -127,12 +129,12 @@ class DenseState:
     # --- directions -----------------------------------------------------------------------------
 
     def refresh_target_norms_(self, momentum_correction: float) -> None:
-        """The norms of Adam's clipped steps, with graft."""
+        """With graft, sets the target norms to the norms of Adam's clipped steps."""
         if self.second_moment is None or self.target_norms is None:
             return
         root = self._debiased(self.second_moment).sqrt_().add_(_EPSILON)
         steps = momentum_correction * self.momenta / root
-        # Clipped, an infinite momentum would count as a step of one.
+        # Clipping would turn an infinite step into 1; as NaN, its row does not count.
         steps.masked_fill_(steps.isinf(), torch.nan).clamp_(-1.0, 1.0)
         self.target_norms.copy_(_norms(steps))
 
@@ -149,7 +151,7 @@ class DenseState:
             split(self.directions, 3, form.pieces, form.width).copy_(cut)
         if self.target_norms is not None:
             scale = self.target_norms / _norms(self.directions)
-            # A direction of zero has no norm to rescale.
+            # A direction of zero stays zero.
             self.directions.mul_(scale.nan_to_num_(0.0, 0.0))
 
 

@@ -22,7 +22,7 @@ from .layers import Layer
 from .options import ParamGroup, learning_rate_of, momentum_correction
 
 _EPSILON = 1e-8
-_kind = attrgetter("dtype", "layout")
+_format = attrgetter("dtype", "layout")
 
 
 class ElementwiseEngine(Engine):
@@ -44,7 +44,7 @@ class ElementwiseEngine(Engine):
         self._momentum: float | None = None  # the mu that the averages are scaled for
 
     def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
-        self._check_still_there()
+        self._check_not_moved()
         self._follow_momentum(group["momentum"])
         grads: list[Any] = [p.grad for p in self.params]
         for cohort in self._cohorts([grad is not None for grad in grads]):
@@ -65,8 +65,8 @@ class ElementwiseEngine(Engine):
 
     def _fusable(self, params: list[Tensor], grads: list[Tensor]) -> bool:
         """Whether torch's fused kernel can take these: all contiguous and of one dtype."""
-        kinds = set(map(_kind, grads))
-        if kinds != {(self.state_dtype, torch.strided)}:
+        formats = set(map(_format, grads))
+        if formats != {(self.state_dtype, torch.strided)}:
             for layer in self.layers:
                 if layer.weight.grad is not None:
                     check_dense(layer.name, layer.weight.grad)
@@ -122,7 +122,7 @@ class ElementwiseEngine(Engine):
             w = param.to(self.state_dtype)
             param.copy_(w * decay - rate * (average / root))
 
-    # A warm start is for blocks with a matrix. Here the averages start at zero, bias-corrected.
+    # A warm start is for blocks with a matrix. The averages here start at zero all the same.
 
     def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
         pass

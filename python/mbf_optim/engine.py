@@ -21,15 +21,15 @@ from .options import ParamGroup, schedule_of
 from .params import dtype_name
 from .schedule import Due
 
-_place = attrgetter("dtype", "device")
+_dtype_and_device = attrgetter("dtype", "device")
 
 
 class Cohort(NamedTuple):
-    """Layers that are at the same step ``k``; ``chosen`` is None when that is all of them."""
+    """Layers of an engine that are at the same step."""
 
-    k: int
-    warm: bool
-    chosen: tuple[int, ...] | None
+    k: int  # the step, from 1 on
+    warm: bool  # whether they had a warm start
+    chosen: tuple[int, ...] | None  # the indices of the layers; None: all layers of the engine
 
 
 class Engine(ABC):
@@ -44,7 +44,7 @@ class Engine(ABC):
         first = self.layers[0].weight
         self.dtype, self.device = first.dtype, first.device
         self._all_params = [p for layer in self.layers for p in layer.parameters]
-        self._made_for = list(map(_place, self._all_params))
+        self._made_for = list(map(_dtype_and_device, self._all_params))
         self.assign_turns(0, self.turn_count)
 
     # --- stepping -----------------------------------------------------------------------------
@@ -55,7 +55,7 @@ class Engine(ABC):
 
     @abstractmethod
     def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
-        """Adds the ``count``-th sample to the plain average that a warm start takes."""
+        """Adds the gradients of the ``count``-th batch to the average that a warm start takes."""
 
     @abstractmethod
     def finish_average(self, group: ParamGroup) -> None:
@@ -106,9 +106,9 @@ class Engine(ABC):
         for (k, warm), chosen in groups.items():
             yield Cohort(k, warm, tuple(chosen))
 
-    def _check_still_there(self) -> None:
+    def _check_not_moved(self) -> None:
         """Raises if a parameter was cast or moved since the state was made."""
-        if list(map(_place, self._all_params)) == self._made_for:
+        if list(map(_dtype_and_device, self._all_params)) == self._made_for:
             return
         names = [
             layer.name if p is layer.weight else f"bias of {layer.name}"
@@ -116,7 +116,7 @@ class Engine(ABC):
             for p in layer.parameters
         ]
         for param, place, name in zip(self._all_params, self._made_for, names, strict=True):
-            if _place(param) != place:
+            if _dtype_and_device(param) != place:
                 dtype, device = place
                 raise RuntimeError(
                     f"{name}: its state is for {dtype_name(dtype)} on {device}, but the "

@@ -1,7 +1,7 @@
 """Which parameters belong together, and what kind of blocks they are cut into.
 
-A module tells everything: which bias belongs to which weight, which layers normalise, which
-convolutions are grouped or transposed. Names tell most of this, bare tensors only their shapes.
+A module shows which bias belongs to which weight, which layers normalise, and which convolutions
+are grouped or transposed. Names show most of this. Of bare tensors only the shapes are known.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def _joined_bias(local: str) -> str | None:
         return "bias"
     if local == "in_proj_weight":
         return "in_proj_bias"
-    for part in ("weight_ih", "weight_hh"):
-        if local.startswith(part):
+    for start in ("weight_ih", "weight_hh"):
+        if local.startswith(start):
             return local.replace("weight", "bias", 1)
     return None
 
@@ -176,11 +176,11 @@ def layers_of_module(module: nn.Module) -> list[Layer]:
     """The layers of a module; a tied parameter belongs to the first that holds it."""
     seen: set[int] = set()
     layers: list[Layer] = []
-    for prefix, part in module.named_modules():
+    for prefix, submodule in module.named_modules():
         own = {}
-        for local, tensor in part.named_parameters(recurse=False):
+        for local, tensor in submodule.named_parameters(recurse=False):
             if id(tensor) not in seen:
                 seen.add(id(tensor))
                 own[local] = tensor
-        layers += _layers_of_one(f"{prefix}." if prefix else "", part, own)
+        layers += _layers_of_one(f"{prefix}." if prefix else "", submodule, own)
     return layers

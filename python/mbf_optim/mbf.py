@@ -23,7 +23,7 @@ from .warm_start import average_gradients
 class MBF(torch.optim.Optimizer):
     r"""Mini-Block Fisher: every convolution kernel, or row of weights, has its own curvature.
 
-    Replaces Adam by one line; with ``graft="adam"`` Adam's learning rate carries over:
+    It replaces Adam in one line; with ``graft="adam"`` Adam's learning rate carries over:
 
     >>> import torch
     >>> from mbf_optim import MBF
@@ -39,9 +39,9 @@ class MBF(torch.optim.Optimizer):
 
     Args:
         params: a module, its ``named_parameters()``, its ``parameters()``, or parameter groups
-            whose ``"params"`` are any of these. A module tells which bias belongs to which weight
-            and which layers normalise; names tell nearly as much; bare tensors are told apart by
-            their shapes alone (a bias is then a vector with a diagonal preconditioner of its own).
+            whose ``"params"`` are any of these. A module shows which bias belongs to which weight
+            and which layers normalise, and names show nearly as much. Of bare tensors only the
+            shapes are known: a bias is then a vector with a diagonal preconditioner of its own.
         lr: learning rate; may be a tensor.
         momentum: heavy-ball momentum ``M <- momentum M + D``.
         beta: decay of the statistics ``G <- beta G + (1 - beta) D D^T``.
@@ -61,7 +61,8 @@ class MBF(torch.optim.Optimizer):
             ``"true"``, those for labels sampled from the model (see :meth:`curvature`);
             ``"exact"``, those of single samples (see :meth:`sample_curvature`).
         early_refresh: refresh more often during the first steps; ignored after a warm start.
-        inverse_dtype: ``torch.bfloat16`` halves the memory traffic of kernel blocks.
+        inverse_dtype: how the inverses of small blocks are stored: ``torch.float32``, or
+            ``torch.bfloat16`` in half the memory. It does not affect larger matrices.
         graft: ``"adam"`` rescales each layer's step to the size Adam's would have: the
             recommended start, since nothing but Adam's learning rate needs to be set.
         damping_scale: ``"absolute"``, or ``"layer"``: in units of the layer's mean diagonal of
@@ -134,7 +135,10 @@ class MBF(torch.optim.Optimizer):
     # --- parameters and their layers ----------------------------------------------------------
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group; its ``"params"`` may be a module, named parameters, or tensors."""
+        """Adds a parameter group, a dict with ``"params"`` and any options that it overrides.
+
+        ``"params"`` may be a module, named parameters, or tensors, as in the constructor.
+        """
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group: expected a dict, got {type(param_group).__name__}")
         count = sum(len(group["params"]) for group in self.param_groups)
@@ -170,7 +174,12 @@ class MBF(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Takes one step; parameters without a gradient stay as they are."""
+        """Takes one step; parameters without a gradient stay as they are.
+
+        Args:
+            closure: evaluates the model, calls ``backward()`` and returns the loss, which this
+                method then returns too.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -218,9 +227,10 @@ class MBF(torch.optim.Optimizer):
 
     @contextmanager
     def curvature(self, scale: float = 1.0) -> Iterator[None]:
-        """The next statistics are taken from the gradients made inside; others are left alone.
+        """The next statistics are taken from the gradients made inside this context.
 
-        For ``fisher="true"``, with labels sampled from the model's own distribution::
+        ``param.grad`` is afterwards what it was before. For ``fisher="true"``, with labels sampled
+        from the model's own distribution::
 
             loss_fn(logits, labels).backward(retain_graph=opt.wants_curvature)
             if opt.wants_curvature:
@@ -230,7 +240,8 @@ class MBF(torch.optim.Optimizer):
             opt.step()
 
         Args:
-            scale: the factor on the loss, such as ``GradScaler.get_scale()``.
+            scale: the factor by which the loss inside is scaled, such as
+                ``GradScaler.get_scale()``; the gradients are divided by it.
         """
         if self.fisher != "true":
             raise RuntimeError(f"curvature() is for fisher='true'; this one is {self.fisher!r}")
@@ -248,9 +259,9 @@ class MBF(torch.optim.Optimizer):
     ) -> None:
         """The next statistics are taken from the gradients of single samples.
 
-        For ``fisher="exact"``: ``G`` then averages ``D D^T`` over samples, as in the generic
-        algorithm, where otherwise ``D`` is the mean gradient. The gradients of all samples are in
-        memory at once, so this is for small models and research. ::
+        For ``fisher="exact"``: ``G`` then averages ``D D^T`` over the samples of a batch, as in the
+        generic algorithm; otherwise ``D`` is the mean gradient of the batch. The gradients of all
+        samples are in memory at once, so this is for small models and research. ::
 
             if opt.wants_curvature:
                 opt.sample_curvature(model, loss_fn, inputs, targets)
@@ -323,7 +334,9 @@ class MBF(torch.optim.Optimizer):
     def diagnostics(self) -> dict[str, Any]:
         """Counts of blocks, failures and steps, and the size of the state.
 
-        Waits for the device, so it does not belong in every step.
+        The keys are ``blocks`` (by kind), ``failed_blocks`` (at the last refresh),
+        ``failed_by_kind``, ``refreshes``, ``steps`` and ``state_bytes``. This waits for the device,
+        so it does not belong in every step.
         """
         # New engines are not kept: until the first step the model may still be moved or cast.
         engines = [e for group in self._with_new_engines(self._engines) for e in group]
@@ -344,7 +357,7 @@ class MBF(torch.optim.Optimizer):
     # --- saving and loading -------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """As of any torch optimizer, in natural order: independent of how the kernels store it."""
+        """The state in the form of any torch optimizer, independent of how the kernels store it."""
         live = self.state
         exported: States = {}
         for engines in self._engines:
@@ -359,9 +372,11 @@ class MBF(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Replaces the state; a parameter that has none in ``state_dict`` starts afresh.
 
-        torch would cast every tensor to the dtype of its parameter and the statistics would lose
-        their precision. So torch loads the groups only, and the state goes to the engines directly.
+        Raises ``ValueError`` if the groups, their options that shape the state, or its tensors do
+        not fit; the optimizer is then unchanged.
         """
+        # torch would cast every tensor to the dtype of its parameter, and statistics would lose
+        # their precision. So torch loads the groups only, and the engines load the state.
         loaded: list[list[Engine]] = []
 
         def take(_: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
@@ -381,7 +396,7 @@ class MBF(torch.optim.Optimizer):
         def give(_: torch.optim.Optimizer) -> None:
             self._engines = loaded
 
-        # Other hooks run before the first and after the second: they see what torch promises.
+        # Hooks of users run before ``take`` and after ``give``, as torch documents them.
         before = self.register_load_state_dict_pre_hook(take)
         after = self.register_load_state_dict_post_hook(give, prepend=True)
         try:

@@ -66,7 +66,7 @@ def check_options(options: dict[str, Any]) -> None:
 
 
 def learning_rate_of(group: ParamGroup) -> float | Tensor:
-    """The learning rate as a host number, or as a tensor if reading it would wait for a device."""
+    """The learning rate as a float, or as a tensor if reading it would wait for a device."""
     lr = group["lr"]
     return lr if isinstance(lr, Tensor) and _reading_waits(lr) else float(lr)
 

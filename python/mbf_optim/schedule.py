@@ -13,12 +13,15 @@ class Due(NamedTuple):
 
     update: Part  # of the statistics
     invert: Part
-    norms: bool  # refresh the target norms of the scale-free step
+    norms: bool  # refresh the target norms of a rescaled step
     refreshed: bool  # with this step a refresh of all blocks is complete
 
 
 class Schedule(NamedTuple):
-    """When what is due: ``k = 1, 2, ...`` counts the steps in which a layer had a gradient."""
+    """When updates and inversions are due.
+
+    ``k = 1, 2, ...`` counts the steps in which a layer had a gradient.
+    """
 
     stats_every: int
     inverse_every: int
