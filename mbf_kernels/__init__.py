@@ -1,7 +1,9 @@
 """Fused kernels for many small symmetric positive definite blocks.
 
-``spd_inverse`` inverts ordinary batched matrices; ``MiniBlocks`` keeps the Fisher blocks of many
-tensors and takes preconditioned steps with them; ``backends`` tells what is used and why.
+``spd_inverse`` inverts ordinary batched matrices. ``MiniBlocks`` keeps the Fisher blocks of many
+tensors and takes preconditioned steps with them. ``backends`` lists the implementations and says
+which of them can be used here, ``use_backend`` chooses one, and ``build_info`` describes the
+compiled extension. ``MAX_FUSED_BLOCK`` is the largest block size that the fused kernels serve.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from .mini_blocks import MiniBlocks
 
 __version__ = "0.1.0"
 
-# The package `backends` was imported above; from here on the name is the function's.
+# `backends` is the function from here on; the package of that name was imported above.
 __all__ = [
     "MAX_FUSED_BLOCK",
     "Availability",

@@ -1,4 +1,4 @@
-"""The doctor's page: ``python -m mbf_kernels``."""
+"""``python -m mbf_kernels``: a report on this installation, with a self-test."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def _verdict(test: SelfTest) -> str:
 
 
 def main() -> int:
-    """Prints the page; 1 if a self-test failed."""
+    """Prints the report; returns 1 if a self-test failed, else 0."""
     parser = argparse.ArgumentParser(
         prog="python -m mbf_kernels",
-        description="Tells what is installed, which kernels serve which device and why, and tests "
-        "them against float64 for about a second.",
+        description="Shows what is installed, which backends can be used and why, and which one "
+        "serves each device. Then compares their results with a float64 computation.",
     )
-    parser.add_argument("--json", action="store_true", help="the same for programs")
-    parser.add_argument("--no-test", action="store_true", help="leave the self-test out")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--no-test", action="store_true", help="skip the self-test")
     arguments = parser.parse_args()
 
     available = backends()

@@ -1,4 +1,4 @@
-"""How a tensor's memory is walked block by block."""
+"""How kernels walk the memory of a tensor, block by block."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-ONE_ROW = 2**31 - 1  # as ``inner``: all blocks are in one row, at one stride
+ONE_ROW = 2**31 - 1  # the value of ``inner`` if ``inner_stride`` alone reaches all blocks
 
 
 class BlockView(NamedTuple):
-    """A tensor seen as blocks, in elements.
+    """The strides of a tensor's blocks, counted in elements.
 
-    Element e of block b is at ``(b // inner) * outer_stride + (b % inner) * inner_stride + e *
-    element_stride``.
+    Element ``e`` of block ``b`` is at ``(b // inner) * outer_stride + (b % inner) * inner_stride +
+    e * element_stride``.
     """
 
     inner: int
@@ -25,10 +25,10 @@ class BlockView(NamedTuple):
 
 
 def block_view(tensor: Tensor, block_size: int) -> BlockView | None:
-    """The strides of a tensor's blocks, or None where no such strides reach all of them.
+    """The view of a tensor as blocks, or None if no such strides reach all of its elements.
 
-    Contiguous and channels_last tensors have them: the trailing dimensions make up a block that
-    one stride walks, and the leading ones collapse to two. Kernels take no other memory.
+    Contiguous and channels_last tensors have one: a single stride walks the trailing dimensions,
+    which make up a block, and two strides walk the leading ones. Kernels take only such tensors.
     """
     if tensor.is_contiguous() or tensor.numel() == 0:
         return BlockView(ONE_ROW, 0, block_size, 1)
@@ -54,7 +54,7 @@ def block_view(tensor: Tensor, block_size: int) -> BlockView | None:
 
 
 def _joint_run(dims: Sequence[tuple[int, int]]) -> int:
-    """Start of the longest run of trailing (size, stride) dimensions that one stride walks."""
+    """The first of the trailing (size, stride) dimensions that a single stride walks."""
     first = max(len(dims) - 1, 0)
     while first > 0 and dims[first - 1][1] == dims[first][0] * dims[first][1]:
         first -= 1

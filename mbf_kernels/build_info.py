@@ -1,4 +1,4 @@
-"""What this installation was built with."""
+"""What the compiled extension was built with."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from .extension import EXTENSION, WHY_MISSING
 
 @dataclass(frozen=True)
 class BuildInfo:
-    """Versions and instruction sets of the compiled extension."""
+    """The compiled extension: its instruction sets, CUDA architectures and versions.
 
-    extension: bool
-    why_missing: str
-    compiled_isas: tuple[str, ...]
-    runnable_isas: tuple[str, ...]
-    current_isa: str | None
-    cuda_architectures: tuple[str, ...]
+    Without an extension, the tuples are empty and what is not known is None.
+    """
+
+    extension: bool  # whether it is loaded
+    why_missing: str  # the reason if it is not, else empty
+    compiled_isas: tuple[str, ...]  # instruction sets that the CPU kernels are compiled for
+    runnable_isas: tuple[str, ...]  # those of them that this CPU has
+    current_isa: str | None  # the one in use
+    cuda_architectures: tuple[str, ...]  # empty in a build without CUDA kernels
     built_with_torch: str | None
     running_torch: str
     compiler: str | None
 
 
 def build_info() -> BuildInfo:
-    """ISA levels, CUDA architectures and versions of the compiled extension, if there is one.
+    """Describes the compiled extension, or says why there is none.
 
     >>> import mbf_kernels as mk
     >>> mk.build_info().running_torch == torch.__version__

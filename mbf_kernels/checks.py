@@ -1,8 +1,8 @@
-"""What a call must look like, and the words for what is wrong with it.
+"""Checks of the arguments of a call, and the exceptions for those that are wrong.
 
-Backends that do not check their arguments have only these checks. The compiled operators check
-every argument themselves before they write; when one refuses, these checks run to raise the same
-Python exception whichever backend was used.
+Backends that do not check their arguments rely on these checks alone. The compiled operators check
+every argument themselves before they write. When one refuses a call, these checks run and raise
+the same exception as with any other backend.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def check_block_size(block_size: object) -> int:
 
 
 def check_inverse_dtype(dtype: object, double: bool) -> None:
-    """How inverses are stored; with float64 parameters float32 stands for full precision."""
+    """The dtype of the inverses; the default float32 is accepted with float64 parameters."""
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"inverse_dtype: expected a torch dtype, got {type(dtype).__name__}")
     allowed = (torch.float32, torch.float64) if double else (torch.float32, torch.bfloat16)
@@ -92,9 +92,9 @@ def refuse_not_finite(scalars: StepScalars) -> None:
 
 
 def check_part(name: str, part: object) -> tuple[int, int]:
-    """``(i, n)``, the i-th of n equal parts."""
+    """Returns ``(i, n)``, the i-th of n equal parts; raises if ``part`` is anything else."""
     try:
-        index, count = map(operator.index, part)  # type: ignore[call-overload]  # what it is for
+        index, count = map(operator.index, part)  # type: ignore[call-overload]  # checked here
     except (TypeError, ValueError):
         index, count = -1, 0
     if not 0 <= index < count:
@@ -103,7 +103,7 @@ def check_part(name: str, part: object) -> tuple[int, int]:
 
 
 def check_target_norms(values: object, refresh: bool, tensors: int) -> Tensor:
-    """One value or one per tensor; to be refreshed, one float64 value per tensor."""
+    """Expects one value or one per tensor; norms to be refreshed are float64, one per tensor."""
     if isinstance(values, Tensor) and values.shape == (tensors,) and values.dtype == torch.float64:
         return values
     return _other_target_norms(values, refresh, tensors)
@@ -135,7 +135,7 @@ def check_per_tensor(name: str, count: int, tensors: int) -> None:
 
 
 def check_params(params: Sequence[Tensor], block_size: int) -> None:
-    """For the constructor: one dtype, one device, whole blocks."""
+    """The tensors that blocks are made for: one dtype, one device, whole blocks."""
     for i, param in enumerate(params):
         device = params[0].device if i else None
         _check_tensor("params", i, param, device, (params[0].dtype,) if i else PARAM_DTYPES)
@@ -156,7 +156,7 @@ def check_list(
     dtypes: Sequence[torch.dtype],
     may_be_absent: bool = False,
 ) -> None:
-    """One list argument against the tensors the blocks were made for."""
+    """Compares a list argument with the tensors that the blocks were made for."""
     counts = layout.block_counts
     if len(tensors) != len(counts):
         raise ValueError(f"{name}: expected {len(counts)} tensors, got {len(tensors)}")
@@ -169,7 +169,8 @@ def check_list(
             raise TensorValueError(name, i, f": expected {wanted} numbers, got {tensor.numel()}")
 
 
-def _span(tensor: Tensor) -> tuple[int, int]:
+def _addresses(tensor: Tensor) -> tuple[int, int]:
+    """The first address and one past the last."""
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 
@@ -195,7 +196,7 @@ class _Range(NamedTuple):
 def check_memory(
     written: dict[str, Sequence[Tensor]], read: dict[str, Sequence[Tensor | None]]
 ) -> None:
-    """Written memory is writable and shared with nothing else."""
+    """Checks that written memory is writable and overlaps no other tensor."""
     ranges: list[_Range] = []
     lists: Mapping[str, Sequence[Tensor | None]]
     for lists, is_written in ((written, True), (read, False)):
@@ -203,7 +204,7 @@ def check_memory(
             for i, tensor in enumerate(tensors):
                 if tensor is None or tensor.numel() == 0 or tensor.device.type == "meta":
                     continue
-                begin, end = _span(tensor)
+                begin, end = _addresses(tensor)
                 if is_written and _overlaps_itself(tensor):
                     raise TensorValueError(
                         name, i, ": several of its numbers share memory (an expanded tensor?)"
@@ -237,7 +238,7 @@ def _writable(tensor: Tensor, size: int) -> bool:
 
 
 def check_not_recording(**lists: Sequence[Tensor]) -> None:
-    """In-place steps are not differentiable: refuses them where autograd would record."""
+    """Raises if autograd would record the call, which is not differentiable."""
     for name, tensors in lists.items():
         for i, tensor in enumerate(tensors):
             if isinstance(tensor, Tensor) and tensor.requires_grad:

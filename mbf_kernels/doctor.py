@@ -1,4 +1,4 @@
-"""What is installed, which kernels serve which device and why, and whether they compute rightly."""
+"""What is installed, which backends serve which device, and whether their results are right."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ DAMPING = 0.1
 
 @dataclass(frozen=True)
 class SelfTest:
-    """One backend on one device: the worst error in units of what rounding allows."""
+    """The result of testing one backend on one device."""
 
     device: str
     backend: str
     seconds: float
-    worst: float
-    problem: str = ""
+    worst: float  # the largest error, relative to the bound on rounding errors
+    problem: str = ""  # the exception, if there was one
 
     @property
     def passed(self) -> bool:
@@ -39,7 +39,7 @@ class SelfTest:
 
 
 def versions() -> dict[str, str]:
-    """Of everything that has a say, by name."""
+    """The versions of everything that affects the kernels, by name."""
     built = build_info()
     found = {"python": platform.python_version(), "torch": torch.__version__}
     for package in ("triton", "numpy"):
@@ -57,7 +57,7 @@ def versions() -> dict[str, str]:
 
 
 def devices() -> list[tuple[torch.device, str]]:
-    """Every device and its name."""
+    """Every device, with the name of its hardware."""
     found = [(torch.device("cpu"), platform.processor() or platform.machine())]
     for i in range(torch.cuda.device_count()):
         major, minor = torch.cuda.get_device_capability(i)
@@ -66,25 +66,25 @@ def devices() -> list[tuple[torch.device, str]]:
 
 
 def serving(device: torch.device, available: dict[str, Availability]) -> list[str]:
-    """The backends that can serve a device, the one that does first."""
+    """The backends that can serve a device; the first is the one that does."""
     chosen = resolve(device)
     others = (name for name in backends_for(device) if name != chosen and available[name])
     return [chosen, *others]
 
 
 def self_tests() -> Iterator[SelfTest]:
-    """A fused step and inverses of every size class on every device and backend."""
+    """Tests a fused step and ``spd_inverse`` for every device, with each of its backends."""
     available = backends()
     for device, _ in devices():
         for name in serving(device, available):
             start = time.perf_counter()
             worst, problem = 0.0, ""
             threads = torch.get_num_threads()
-            torch.set_num_threads(1)  # the work is small; on a busy machine threads wait for long
+            torch.set_num_threads(1)  # the work is small; on a busy machine threads would wait
             try:
                 with use_backend(name):
                     worst = max(_worst_error(d, device) for d in SIZES)
-            except Exception as error:  # any failure at all is what this page is for
+            except Exception as error:  # the report shows any failure
                 problem = f"{type(error).__name__}: {error}"
             finally:
                 torch.set_num_threads(threads)
@@ -92,7 +92,7 @@ def self_tests() -> Iterator[SelfTest]:
 
 
 def _worst_error(d: int, device: torch.device) -> float:
-    """Of one step from zero statistics against float64, in units of the rounding errors allowed."""
+    """The error of a first step against float64, relative to the bound on rounding errors."""
     generator = torch.Generator().manual_seed(d)
 
     def draw(*shape: int) -> Tensor:
@@ -109,7 +109,7 @@ def _worst_error(d: int, device: torch.device) -> float:
     exact = torch.linalg.inv(matrices)
     condition = 1.0 + float(g.square().sum(dim=1).max()) * 0.5 / DAMPING
     size = float(exact.norm(dim=(1, 2)).max())
-    # Cholesky is backward stable: 4 d eps cond for the inverse, then a product of length d.
+    # Cholesky is backward stable: the relative error of the inverse is below 4 d eps cond.
     allowed = 4 * d * EPS * condition * size
     dense, info = spd_inverse(matrices.float().to(device))
     expected = params.double() - (exact @ g.unsqueeze(2)).squeeze(2)

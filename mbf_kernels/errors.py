@@ -1,13 +1,13 @@
-"""Exceptions that say which tensor of a list was refused."""
+"""Exceptions that name the tensor of a list that was refused."""
 
 from __future__ import annotations
 
 
 class TensorError(Exception):
-    """A tensor of a list argument is not what was expected.
+    """Raised when a tensor of a list argument is not what was expected.
 
-    Always also a ``TypeError`` or a ``ValueError``. ``argument`` is the name of the list and
-    ``index`` the place of the tensor in it.
+    Every such exception is also a ``TypeError`` or a ``ValueError``. ``argument`` is the name of
+    the list and ``index`` the index of the tensor in it.
 
     >>> import torch, mbf_kernels as mk
     >>> blocks = mk.MiniBlocks([torch.zeros(4), torch.zeros(6)], 2)
@@ -28,8 +28,8 @@ class TensorError(Exception):
 
 
 class TensorTypeError(TensorError, TypeError):
-    """Not a tensor, or one of another dtype or layout."""
+    """Not a tensor, or a tensor of the wrong dtype or layout."""
 
 
 class TensorValueError(TensorError, ValueError):
-    """A tensor of another size or device, or with memory that cannot be used."""
+    """A tensor of the wrong size, on the wrong device, or with memory that cannot be used."""

@@ -1,4 +1,4 @@
-"""Loads the compiled extension, or remembers why it is not there."""
+"""Loads the compiled extension: ``EXTENSION``, or None and the reason in ``WHY_MISSING``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def _load() -> tuple[ModuleType | None, str]:
     try:
         extension = import_module("mbf_kernels._C")
     except ImportError as error:
-        note = Path(__file__).with_name("_build_failure.txt")
+        note = Path(__file__).with_name("_build_failure.txt")  # written by a build that failed
         if note.exists():
             return None, note.read_text().strip()
         return None, f"the compiled extension cannot be loaded: {error}"
-    # The operators take the scalars of a step as a list: both sides must mean the same by it.
+    # The operators take the scalars of a step as a list, so both sides must agree on its order.
     if getattr(extension, "step_scalars", None) != list(StepScalars._fields):
         return None, "the compiled extension was built from other sources than this package"
     return extension, ""

@@ -1,10 +1,9 @@
-"""Where the elements of many small symmetric matrices are kept.
+"""How the elements of many small symmetric matrices are arranged in memory.
 
 A symmetric ``d x d`` block is stored as its lower triangle, row after row: ``T = d (d + 1) / 2``
 elements. The blocks of all tensors are kept in tiles ``[tiles, T, width]``, in which the same
 element of ``width`` neighbouring blocks is contiguous. Every tensor starts on a tile boundary;
-padding blocks are zero. Blocks beyond the small-block kernels' range have ``width`` 1: one tile per
-block.
+padding blocks are zero. ``width`` is 16, or 1 for blocks too large for the small-block kernels.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ import torch
 from torch import Tensor
 
 TILE_BLOCKS = 16
-MAX_SMALL_BLOCK = 64
+MAX_SMALL_BLOCK = 64  # the largest that the small-block kernels take
 
 
 @lru_cache(maxsize=64)
 def _triangle_map(d: int, device: torch.device) -> Tensor:
-    """``(d, d)`` index that turns a packed triangle into the full symmetric matrix."""
+    """``(d, d)`` int64: the position in a packed triangle of every element of the full matrix."""
     row = torch.arange(d, device=device).unsqueeze(1)
     col = torch.arange(d, device=device).unsqueeze(0)
     high, low = torch.maximum(row, col), torch.minimum(row, col)
@@ -35,12 +34,12 @@ def to_dense(packed: Tensor, d: int) -> Tensor:
 
 
 def diagonal_places(d: int) -> list[int]:
-    """Where the diagonal is in a packed triangle."""
+    """The positions of the diagonal elements in a packed triangle."""
     return [i * (i + 3) // 2 for i in range(d)]
 
 
 def to_packed(dense: Tensor) -> Tensor:
-    """``(N, d, d)`` to the ``(N, T)`` lower triangles."""
+    """``(N, d, d)`` matrices to their ``(N, T)`` packed lower triangles."""
     d = dense.shape[-1]
     rows, cols = torch.tril_indices(d, d, device=dense.device)
     return dense[:, rows, cols]
@@ -48,7 +47,7 @@ def to_packed(dense: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Span:
-    """Consecutive blocks of one tensor, starting on a tile, and the tiles they are kept in."""
+    """Consecutive blocks of one tensor, from a tile boundary on, and the tiles that hold them."""
 
     tensor: int
     blocks: slice
@@ -94,23 +93,24 @@ class TileLayout:
     def table(self) -> Tensor:
         """The layout as the compiled operators take it: int64 ``[2, tensors + 1]`` on the host.
 
-        The first tile of each tensor and one past the last; the blocks of each tensor and 0.
+        The first row has the first tile of each tensor and the number of all tiles, the second the
+        number of blocks of each tensor and a 0.
         """
         return torch.tensor([self.tile_starts, (*self.block_counts, 0)], dtype=torch.int64)
 
     @cached_property
     def all(self) -> tuple[Span, ...]:
-        """Every tensor whole."""
+        """All blocks: one span for each tensor that has any."""
         return tuple(self.spans())
 
     def part(self, index: int, count: int) -> tuple[int, int]:
-        """The tiles, first and one past the last, of one of ``count`` equal parts of all."""
+        """The first tile and one past the last of the part ``(index, count)``."""
         return self.tiles * index // count, self.tiles * (index + 1) // count
 
     def spans(
         self, tiles: tuple[int, int] | None = None, present: Sequence[bool] | None = None
     ) -> list[Span]:
-        """What lies in these tiles of the tensors that are present, one span per tensor."""
+        """The blocks in these tiles: one span for each tensor that is present and has any there."""
         first, last = tiles if tiles is not None else (0, self.tiles)
         found = []
         for i, count in enumerate(self.block_counts):
@@ -132,11 +132,11 @@ class TileLayout:
         return torch.cat(found) if found else state.new_empty(0, *rest)
 
     def gather_tiles(self, per_tile: Tensor, spans: Sequence[Span] | None = None) -> Tensor:
-        """One value per tile, ``[tiles]``, as one per block, ``(N,)``."""
+        """One value per tile, ``[tiles]``, repeated for each of its blocks, ``(N,)``."""
         return self.gather(per_tile.unsqueeze(-1).expand(-1, self.width), spans)
 
     def scatter_(self, state: Tensor, values: Tensor, spans: Sequence[Span] | None = None) -> None:
-        """The inverse of :meth:`gather`, in place; padding is left alone."""
+        """Writes ``(N, ...)`` values into ``state``, undoing :meth:`gather`; keeps the padding."""
         spans = self.all if spans is None else spans
         rest = state.shape[1:-1]
         for span, chunk in zip(spans, self.split(values, spans), strict=True):
@@ -147,7 +147,10 @@ class TileLayout:
                 tiles.copy_(flat.reshape(tiles.shape))
 
     def split(self, values: Tensor, spans: Sequence[Span] | None = None) -> Sequence[Tensor]:
-        """``(N, ...)`` in natural order, split into one tensor per span."""
+        """Splits ``(N, ...)`` values in natural order into one tensor per span.
+
+        Without ``spans``, into one tensor per parameter, also where that has no blocks.
+        """
         if spans is None:
             return torch.split(values, list(self.block_counts))
         return torch.split(values, [len(span) for span in spans])

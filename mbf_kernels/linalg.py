@@ -10,17 +10,21 @@ from .checks import check_damping, check_not_recording, dtype_name
 
 
 def spd_inverse(A: Tensor, damping: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Inverse of many small symmetric positive definite matrices.
+    """Inverts many symmetric positive definite matrices: ``(A + damping I)^-1``.
+
+    The fused kernels serve ``d`` up to 64, torch's batched LAPACK larger matrices. The result is
+    not differentiable: if ``A`` requires a gradient, call this inside ``torch.no_grad()``.
 
     Args:
-        A: ``(..., d, d)``, float32 or float64, any batch shape and strides. Only the lower
+        A: ``(..., d, d)``, float32 or float64, with any batch shape and strides. Only the lower
             triangles are read.
-        damping: added to every diagonal, finite and not negative.
+        damping: a finite value >= 0 that is added to every diagonal element.
 
     Returns:
-        ``(inverse, info)``: ``inverse`` is ``(..., d, d)``, symmetric and contiguous; ``info`` is
-        ``(...)`` int32: 0, or the 1-based pivot at which the matrix turned out not to be positive
-        definite (or not finite). Such a matrix has an inverse of NaN and disturbs no other.
+        ``(inverse, info)``. ``inverse`` is ``(..., d, d)``, symmetric, contiguous and of the dtype
+        of ``A``. ``info`` is ``(...)`` int32: 0, or the 1-based pivot at which a matrix turned out
+        not to be finite and positive definite. The inverse of such a matrix is NaN; the others are
+        not affected.
 
     >>> import torch, mbf_kernels as mk
     >>> A = torch.tensor([[[2.0, 0.0], [1.0, 2.0]], [[1.0, 0.0], [5.0, 1.0]]])

@@ -1,4 +1,4 @@
-"""Statistics and inverses of the mini-blocks of many tensors, and the steps taken with them."""
+"""The statistics and inverses of the blocks of many tensors, and the steps taken with them."""
 
 from __future__ import annotations
 
@@ -26,30 +26,40 @@ from .options import (
 )
 from .state import BlockState
 
-# All blocks, none, a decision in a tensor, or the i-th of n equal parts.
+# The blocks that an operation covers: all (True), none (False), all or none as a tensor with one
+# value says, or (i, n), the i-th of n equal parts.
 Part = bool | Tensor | tuple[int, int]
 
-# Lists of the same length, the gradients first.
+# Lists with one entry per parameter; the gradients are the first list.
 TensorLists = Sequence[Sequence[Any]]
 
 
 class MiniBlocks:
-    """The Fisher blocks ``G`` of several tensors and their damped inverses ``P``, as one state.
+    """The Fisher blocks ``G`` of several parameters and their damped inverses ``P``.
 
-    Every tensor is cut into blocks of ``block_size`` consecutive elements in logical order: for a
-    convolution weight ``(O, I, 3, 3)`` and ``block_size=9``, one block per kernel. All methods take
-    the tensors of all parameters at once and process them in one pass. Contiguous and channels_last
-    tensors are read and written in place; others go through a contiguous copy.
+    Every parameter is cut into blocks of ``d = block_size`` consecutive elements in logical order:
+    a convolution weight ``(O, I, 3, 3)`` with ``block_size=9`` has one block per kernel. Each of
+    the ``N`` blocks of all parameters has two symmetric ``d x d`` matrices:
+
+    - ``G``, the statistics: the exponential average of ``D D^T``, where ``D`` is the gradient of
+      the block. It starts at zero; :meth:`update_` updates it.
+    - ``P``, the inverse of ``G + damping I``. It starts as the identity; :meth:`invert_` computes
+      it.
+
+    :meth:`step_` moves the parameters by ``-lr P M``, where ``M`` is the momentum.
+    :meth:`fused_step_` does all three in one pass over the blocks.
+
+    The methods take lists with one tensor per parameter, in the order of ``params``, and process
+    all of them together. Contiguous and channels_last tensors are read and written in place;
+    tensors with other strides go through a contiguous copy.
 
     Args:
         params: tensors of one dtype (float32, bfloat16, float16 or float64) on one device. Only
-            their shapes are kept.
-        block_size: elements of a block; must divide every tensor. Up to 64 the fused kernels serve
-            it, beyond that torch's batched LAPACK.
-        inverse_dtype: how ``P`` is stored: ``torch.float32``, or ``torch.bfloat16`` for half the
-            memory traffic of a step. float64 parameters keep all state in float64.
-
-    Before the first :meth:`invert_` every ``P`` is the identity.
+            their sizes, dtype and device are kept; the list may be empty.
+        block_size: elements of a block. It must divide the number of elements of every parameter.
+            The fused kernels serve sizes up to 64, torch's batched LAPACK larger ones.
+        inverse_dtype: the dtype in which ``P`` is stored: ``torch.float32``, or ``torch.bfloat16``,
+            which halves the memory traffic of ``P``. With float64 parameters all state is float64.
 
     >>> import torch, mbf_kernels as mk
     >>> w = torch.zeros(8, 4, 3, 3)
@@ -82,13 +92,13 @@ class MiniBlocks:
             self.layout, self.stats_dtype, self.inverse_dtype, self.device
         )
         self._buffers = NO_BUFFERS
-        self._buffers_for = ""  # the name of a backend
-        self._damping = torch.zeros(1, dtype=torch.float64)
+        self._buffers_for = ""  # the name of the backend that they were made for
+        self._damping = torch.zeros(1, dtype=torch.float64)  # holds a damping given as a float
 
     # --- what the state holds -------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Number of blocks, padding not counted."""
+        """The number ``N`` of blocks, without padding."""
         return self.layout.blocks
 
     def __repr__(self) -> str:
@@ -101,37 +111,42 @@ class MiniBlocks:
 
     @property
     def block_counts(self) -> tuple[int, ...]:
-        """Blocks of each tensor."""
+        """The number of blocks of each parameter."""
         return self.layout.block_counts
 
     @property
     def info(self) -> Tensor:
-        """``(N,)`` int32: 0, or the 1-based pivot at which the last inversion of a block failed."""
+        """``(N,)`` int32: 0, or the 1-based pivot at which a block's last inversion failed."""
         return self.layout.gather(self._state.info)
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of all tensors kept, padding included."""
+        """Bytes of all tensors kept between calls, padding included."""
         buffers = [t for t in self._buffers if t is not None]
         return self._state.bytes + sum(t.numel() * t.element_size() for t in buffers)
 
     def stats(self) -> Tensor:
-        """``G`` as dense matrices ``(N, d, d)``: a copy, for people and tests."""
+        """A copy of ``G`` as dense matrices ``(N, d, d)``, for inspection."""
         return self._state.dense_stats()
 
     def inverse(self) -> Tensor:
-        """``P`` as dense matrices ``(N, d, d)``: a copy, for people and tests."""
+        """A copy of ``P`` as dense matrices ``(N, d, d)``, for inspection."""
         return self._state.dense_inverse()
 
     def failures(self) -> Tensor:
-        """How many blocks failed at their last inversion, on the device: a 0-d int64 tensor."""
+        """The number of blocks whose last inversion failed: a 0-d int64 tensor on the device."""
         return self._state.info.ne(0).sum()
 
     def state_dict(self) -> dict[str, list[Tensor]]:
-        """The state in natural order, one tensor per parameter: no trace of tiles or backends.
+        """A copy of the state in natural order, independent of tiles and backends.
 
-        ``stats`` and ``inverse`` are ``(blocks, T)``, ``weights`` (see :meth:`invert_`)
-        ``(blocks,)``.
+        Each entry is a list with one tensor per parameter:
+
+        - ``stats`` and ``inverse``: ``(blocks, T)``, the lower triangles of ``G`` and ``P``, row
+          after row, with ``T = d (d + 1) / 2``;
+        - ``weights``: ``(blocks,)`` float64, the weight of each ``G`` (see :meth:`invert_`).
+
+        :attr:`info` is not part of it.
         """
         return self._state.natural()
 
@@ -140,7 +155,10 @@ class MiniBlocks:
         return self._state.natural_shapes()
 
     def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
-        """Takes over what :meth:`state_dict` gave, in this object's dtypes and on its device."""
+        """Copies a state from :meth:`state_dict`, in this object's dtypes and on its device.
+
+        Raises ``ValueError``, before anything is written, if a key is missing or a shape differs.
+        """
         self._state.load(state)
 
     # --- the three operations, and all of them at once ------------------------------------------
@@ -149,11 +167,15 @@ class MiniBlocks:
     def update_(
         self, grads: Sequence[Tensor | None], beta: float, *, part: tuple[int, int] | None = None
     ) -> None:
-        """``G <- beta G + (1 - beta) D D^T`` for the gradient ``D`` of every block.
+        """Updates the statistics: ``G <- beta G + (1 - beta) D D^T``.
 
         Args:
-            grads: one per parameter; one that is None leaves the statistics of its parameter alone.
-            part: ``(i, n)`` updates the i-th of n equal parts of all blocks, instead of all.
+            grads: ``D``, one tensor per parameter, in the parameters' dtype or in that of the
+                statistics (float32; float64 for float64 parameters). Where a gradient is None, the
+                statistics of its parameter stay as they are.
+            beta: the decay, in [0, 1].
+            part: ``(i, n)`` updates only the i-th of n equal parts of all blocks, ``0 <= i < n``;
+                None updates all. Parts consist of whole tiles of up to 16 blocks.
         """
         lists: TensorLists = [list(grads)]
         update = Update(float(beta), self._tiles("part", part is None or part))
@@ -163,7 +185,7 @@ class MiniBlocks:
             lists,
             lambda grads: backend.update_(self._state, grads, update),
             lambda: self._check_update(lists[0], update.beta),
-            known={g.dtype for g in lists[0] if isinstance(g, Tensor)} <= set(self._grad_dtypes()),
+            fits={g.dtype for g in lists[0] if isinstance(g, Tensor)} <= set(self._grad_dtypes()),
         )
 
     @torch.no_grad()
@@ -175,18 +197,21 @@ class MiniBlocks:
         debias: bool = False,
         part: tuple[int, int] | None = None,
     ) -> None:
-        """``P <- (G + damping I)^-1``.
+        """Computes the inverses: ``P <- (G + damping I)^-1``.
+
+        A block that cannot be inverted keeps its last ``P``, and :attr:`info` has the pivot at
+        which it failed. Other blocks are not affected.
 
         Args:
-            damping: a number, or a tensor with one value per parameter.
-            relative: the damping is in units of the mean of the diagonal of ``G`` over the whole
-                parameter (of ``G`` without its bias, whether or not ``debias`` is set).
-            debias: take ``G / weight`` for ``G``, the weight being the average of ones that the
-                updates have made so far (``1 - beta^t`` after ``t`` of them): an average that
-                started with zeros loses its bias towards them.
-            part: ``(i, n)`` inverts the i-th of n equal parts of all blocks, instead of all.
-
-        A block that cannot be inverted keeps its last ``P``; :attr:`info` says which.
+            damping: a finite value >= 0, or a tensor with one value for all parameters or one for
+                each.
+            relative: multiply the damping by the mean diagonal element of ``G / weight`` of the
+                whole parameter, whether or not ``debias`` is set.
+            debias: invert ``G / weight + damping I`` instead. The weight is the average that the
+                updates have made of ones, ``1 - beta^t`` after ``t`` updates; dividing by it
+                removes the bias of ``G`` towards the zeros that it started with.
+            part: ``(i, n)`` inverts only the i-th of n equal parts of all blocks, ``0 <= i < n``;
+                None inverts all. Parts consist of whole tiles of up to 16 blocks.
         """
         tiles = self._tiles("part", part is None or part)
         inversion = Inversion(self._damping_values(damping), relative, debias, tiles)
@@ -208,14 +233,18 @@ class MiniBlocks:
         weight_decay: float = 0.0,
         target_norms: Tensor | None = None,
     ) -> None:
-        """``M <- momentum M + D`` and ``W <- W - lr (P M + weight_decay W)``, in place.
+        """Takes a step in place: ``M <- momentum M + D``, ``W <- W - lr (P M + weight_decay W)``.
+
+        Parameters that require a gradient must be stepped inside ``torch.no_grad()``.
 
         Args:
             params, grads, momenta: ``W``, ``D`` and ``M``, one tensor per parameter. Gradients and
-                momenta may be in the parameters' dtype or in float32. A gradient that is None
-                leaves all of its parameter alone.
-            target_norms: one value per parameter; ``P M`` of each whole parameter is rescaled to
-                that norm. Blocks that are not finite do not count in the norm.
+                momenta are in the parameters' dtype or in that of the statistics (float32; float64
+                for float64 parameters). Where a gradient is None, nothing of its parameter changes.
+            lr: the learning rate, a float or a tensor with one value.
+            target_norms: a tensor with one value for all parameters or one for each. ``P M`` of
+                each whole parameter is rescaled to that norm; a ``P M`` of zero stays zero. Blocks
+                that are not finite do not count in the norm of ``P M``. None: no rescaling.
         """
         self.fused_step_(
             params,
@@ -248,15 +277,26 @@ class MiniBlocks:
         update: Part = True,
         invert: Part = True,
     ) -> None:
-        """:meth:`update_`, :meth:`invert_` (those asked for) and :meth:`step_` in one pass.
+        """:meth:`update_`, :meth:`invert_` and :meth:`step_` in one pass over the blocks.
+
+        The step uses the new ``P``. Where a gradient is None, nothing of its parameter changes,
+        neither ``W`` and ``M`` nor ``G`` and ``P``. ``lr``, ``momentum_correction``, ``update`` and
+        ``invert`` may be tensors with one value. A GPU reads them on the device, so that a captured
+        CUDA graph can be replayed with other values.
 
         Args:
-            update, invert: all blocks, none, or ``(i, n)``: the i-th of n equal parts.
-                These, ``lr`` and ``momentum_correction`` may be tensors with one value: on a GPU
-                they are read there, so that a captured CUDA graph can be replayed with others.
-            refresh_target_norms: first set ``target_norms`` to the norms of Adam's step,
-                ``clip(c M / (sqrt(v) + 1e-8), -1, 1)`` with the new ``M``, ``v`` the diagonal of
-                the unbiased ``G`` and ``c`` the ``momentum_correction``.
+            params, grads, momenta, lr, momentum, weight_decay, target_norms: as in :meth:`step_`.
+            beta: as in :meth:`update_`.
+            damping, debias: as in :meth:`invert_`.
+            relative_damping: as ``relative`` in :meth:`invert_`.
+            refresh_target_norms: before the rescaling, overwrite ``target_norms`` with the norms
+                of Adam's step ``clip(c M / (sqrt(v) + 1e-8), -1, 1)``, where ``M`` is the new
+                momentum, ``v`` the diagonal of ``G / weight`` and ``c`` the
+                ``momentum_correction``. ``target_norms`` must then be a float64 tensor with one
+                value per parameter, on the device of the blocks.
+            momentum_correction: the factor that makes ``M`` an unbiased average of gradients.
+            update, invert: the blocks that are updated and inverted: all (True), none (False), or
+                ``(i, n)``, the i-th of n equal parts.
         """
         params, grads, momenta = list(params), list(grads), list(momenta)
         if torch.is_grad_enabled():
@@ -286,7 +326,7 @@ class MiniBlocks:
                 self._state, params, grads, momenta, options, updating, inversion, buffers
             ),
             lambda: self._check_step(params, grads, momenta, options, updating, inversion),
-            known=not params or getattr(params[0], "dtype", None) == self.param_dtype,
+            fits=not params or getattr(params[0], "dtype", None) == self.param_dtype,
         )
 
     # --- arguments ------------------------------------------------------------------------------
@@ -300,16 +340,17 @@ class MiniBlocks:
         lists: TensorLists,
         run: Callable[..., None],
         check: Callable[[], None],
-        known: bool = True,
+        fits: bool = True,
     ) -> None:
-        """``run(*lists)``, with everything checked before anything is written.
+        """Calls ``run(*lists)``; a wrong argument raises before anything is written.
 
-        A backend that checks its own arguments runs at once; if it refuses, ``check`` says why.
-        What it cannot tell, since it does not know what the blocks were made for, is ``known``.
+        A backend that checks its own arguments runs at once. If it refuses them, ``check`` raises
+        an exception that says why, or some tensors need copies. Such a backend does not know which
+        dtypes the blocks were made for: ``fits`` says whether the tensors have them.
         """
-        if not (backend.checks_arguments and known):
+        if not (backend.checks_arguments and fits):
             check()
-            return self._run_through(self._walkable(lists), lists, run)
+            return self._run_on_copies(self._walkable(lists), lists, run)
         try:
             run(*lists)
         except (RuntimeError, TypeError):
@@ -317,10 +358,10 @@ class MiniBlocks:
             copies = self._walkable(lists)
             if all(a is b for a, b in zip(chain(*copies), chain(*lists), strict=True)):
                 raise
-            self._run_through(copies, lists, run)
+            self._run_on_copies(copies, lists, run)
 
     def _walkable(self, lists: TensorLists) -> TensorLists:
-        """The same, with copies of the tensors whose memory no kernel can walk."""
+        """The lists, with contiguous copies of the tensors that have no :class:`BlockView`."""
 
         def walkable(tensor: Tensor | None) -> Tensor | None:
             if tensor is None or block_view(tensor, self.block_size) is not None:
@@ -331,8 +372,11 @@ class MiniBlocks:
 
     @staticmethod
     @torch.no_grad()
-    def _run_through(copies: TensorLists, lists: TensorLists, run: Callable[..., None]) -> None:
-        """Runs on copies; of tensors that have a gradient (first list), takes the others back."""
+    def _run_on_copies(copies: TensorLists, lists: TensorLists, run: Callable[..., None]) -> None:
+        """Runs on copies, and copies the results back where there is a gradient.
+
+        Gradients, the first list, are only read.
+        """
         run(*copies)
         for written, originals in zip(copies[1:], lists[1:], strict=True):
             for copy, original, grad in zip(written, originals, lists[0], strict=True):
@@ -340,7 +384,7 @@ class MiniBlocks:
                     original.copy_(copy)
 
     def _damping_values(self, damping: float | Tensor) -> Tensor:
-        """One float64 value, or one per parameter; a tensor stays on the device of the blocks."""
+        """float64 ``[1]`` or ``[parameters]``: a float on the host, a tensor on the device."""
         if not isinstance(damping, Tensor):
             return self._damping.fill_(float(damping))
         checks.check_per_tensor("damping", damping.numel(), len(self.block_counts))
@@ -348,26 +392,26 @@ class MiniBlocks:
 
     @staticmethod
     def _check_damping(values: Tensor) -> None:
-        if values.device.type == "cpu":  # reading others would wait for the device
+        if values.device.type == "cpu":  # reading values on a GPU would wait for it
             checks.check_damping(values.tolist())
 
     def _controls(
         self, lr: float | Tensor, momentum_correction: float | Tensor, update: Part, invert: Part
     ) -> Tensor | None:
-        """What a step on a GPU reads there, if any of it is given as a tensor."""
+        """:attr:`StepOptions.controls`, if a step on a GPU gets any of its values as a tensor."""
         live = (lr, momentum_correction, update, invert)
         if self.device.type == "cpu" or not any(isinstance(value, Tensor) for value in live):
             return None
         return torch.stack([self._on_device(value) for value in live])
 
     def _on_device(self, value: float | Tensor | Part) -> Tensor:
-        """A number, or whether there is anything to do, as float64 on the device."""
+        """A scalar as float64 on the device; 1 for ``(i, n)``."""
         if isinstance(value, tuple):
             value = True
         return torch.as_tensor(value, dtype=torch.float64, device=self.device).reshape(())
 
     def _target_values(self, target_norms: Tensor | None, refresh: bool) -> Tensor | None:
-        """Float64 on the device; the caller's own tensor if it is to be written."""
+        """The norms as float64 on the device; the caller's own tensor if it is refreshed."""
         if target_norms is None and not refresh:
             return None
         checked = checks.check_target_norms(target_norms, refresh, len(self.block_counts))
@@ -376,7 +420,7 @@ class MiniBlocks:
         return checked.detach().to(self.device, torch.float64).reshape(-1)
 
     def _make_buffers(self, backend: Backend) -> Buffers:
-        """Kept from the first rescaled step on, for the backend that takes it."""
+        """The buffers of a rescaled step, made when a backend takes its first one."""
         if self._buffers_for != backend.name:
             layout = self.layout
             shape = (backend.direction_tiles(layout), layout.width, self.block_size)
@@ -386,7 +430,7 @@ class MiniBlocks:
         return self._buffers
 
     def _tiles(self, name: str, part: Part) -> TileRange:
-        """The tiles of a part, first and one past the last."""
+        """The tiles that a part covers."""
         if isinstance(part, Tensor):
             part = bool(part) if self.device.type == "cpu" else True
         if isinstance(part, bool):

@@ -1,6 +1,7 @@
-"""What one call is asked to do, in the form that goes from :class:`MiniBlocks` to every backend.
+"""What one call asks for, in the form in which :class:`MiniBlocks` passes it to every backend.
 
-Tuples with names: they are made at every step, and a frozen dataclass takes five times as long.
+These are named tuples because they are made at every step: making a frozen dataclass takes five
+times as long.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-# First tile and one past the last.
+# The first tile and one past the last.
 TileRange = tuple[int, int]
 
 
 class StepScalars(NamedTuple):
-    """Of ``M <- momentum M + D`` and ``W <- W - lr (P M + weight_decay W)``.
+    """The scalars of ``M <- momentum M + D`` and ``W <- W - lr (P M + weight_decay W)``.
 
-    The fields are those of the C++ struct of the same name (``csrc/core/step.h``), in its order,
-    and come first among the scalars of the Triton kernels.
+    The fields and their order are those of the C++ struct of the same name
+    (``csrc/core/step.h``). The Triton kernels take them in this order too.
     """
 
     lr: float = 0.0
@@ -27,10 +28,10 @@ class StepScalars(NamedTuple):
 
 
 class StepOptions(NamedTuple):
-    """Of one step.
+    """What a step takes beside its tensors.
 
-    ``controls`` replaces what the host says by what is on the device: a float64 tensor ``[lr,
-    momentum_correction, update, invert]`` in which a zero disables update or invert; or None.
+    ``controls`` is None, or a float64 tensor ``[lr, momentum_correction, update, invert]`` on the
+    device whose values replace those of the host; a zero disables update or invert.
     """
 
     scalars: StepScalars
@@ -40,7 +41,7 @@ class StepOptions(NamedTuple):
 
 
 class Update(NamedTuple):
-    """Of ``G <- beta G + (1 - beta) D D^T`` for the blocks of some tiles."""
+    """``G <- beta G + (1 - beta) D D^T`` for the blocks of some tiles."""
 
     beta: float
     tiles: TileRange
@@ -51,11 +52,11 @@ class Update(NamedTuple):
 
 
 class Inversion(NamedTuple):
-    """Of ``P <- (G + damping I)^-1`` for the blocks of some tiles; damping is float64."""
+    """``P <- (G + damping I)^-1`` for the blocks of some tiles."""
 
-    damping: Tensor
-    relative: bool
-    debias: bool
+    damping: Tensor  # float64, one value for all tensors or one for each
+    relative: bool  # the damping is in units of the tensor's mean diagonal of G / weight
+    debias: bool  # G / weight takes the place of G
     tiles: TileRange
 
     @property
@@ -64,10 +65,10 @@ class Inversion(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """Room for ``P M`` and its norms between the two passes of a rescaled step."""
+    """Memory that a rescaled step uses between its two passes; None in other steps."""
 
-    directions: Tensor | None  # [tiles, width, d]; how many tiles, the backend says
-    norms: Tensor | None  # [tiles, 2] float64
+    directions: Tensor | None  # P M, [Backend.direction_tiles, width, d]
+    norms: Tensor | None  # squared norms of P M and of Adam's step, [tiles, 2] float64
 
 
 NO_BUFFERS = Buffers(None, None)

@@ -1,4 +1,4 @@
-"""The state kept for the blocks of many tensors, in tiles, and its natural form for checkpoints."""
+"""The state of the blocks of many tensors, kept in tiles, and its natural form for checkpoints."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .layout import TileLayout, diagonal_places, to_dense
 
 @dataclass
 class BlockState:
-    """Statistics ``G`` and inverses ``P`` of all blocks.
+    """The statistics ``G`` and the inverses ``P`` of all blocks.
 
-    ``tallies`` says two things of the ``G`` of every tile: its weight, the average that ``beta``
-    and ``1 - beta`` make of ones, so that ``G / weight`` has no bias towards the zeros it started
-    with; and the trace of ``G / weight``, summed over its finite blocks.
+    ``tallies`` holds two values for each tile: the weight of its ``G``, which is the average that
+    the updates have made of ones (``G / weight`` has no bias towards the zeros it started with),
+    and the trace of ``G / weight``, summed over the finite blocks.
     """
 
     layout: TileLayout
-    stats: Tensor  # [tiles, T, width]
+    stats: Tensor  # G, [tiles, T, width]
     tallies: Tensor  # [tiles, 2] float64
-    inverse: Tensor  # [tiles, T, width]
-    info: Tensor  # [tiles, width] int32
-    absent: Tensor = field(init=False)  # empty: stands for a gradient that is not there
+    inverse: Tensor  # P, [tiles, T, width]
+    info: Tensor  # [tiles, width] int32: 0, or the 1-based pivot that failed
+    absent: Tensor = field(init=False)  # empty; stands for a missing gradient
 
     def __post_init__(self) -> None:
         self.absent = torch.empty(0, dtype=torch.bool, device=self.stats.device)
@@ -37,7 +37,7 @@ class BlockState:
         inverse_dtype: torch.dtype,
         device: torch.device,
     ) -> BlockState:
-        """Zero statistics and identity inverses."""
+        """A new state: statistics of zero, identities as inverses."""
 
         def zeros(dtype: torch.dtype) -> Tensor:
             state = torch.empty(layout.state_shape, dtype=dtype, device=device)
@@ -70,7 +70,7 @@ class BlockState:
         return to_dense(self.layout.gather(self.inverse), self.layout.block_size)
 
     def natural(self) -> dict[str, list[Tensor]]:
-        """Per tensor and block, in natural order: no trace of tiles or backends."""
+        """A copy in natural order, one tensor per parameter: see ``MiniBlocks.state_dict``."""
         layout = self.layout
         values = {
             "stats": layout.gather(self.stats),
@@ -83,13 +83,13 @@ class BlockState:
         }
 
     def natural_shapes(self) -> dict[str, list[tuple[int, ...]]]:
-        """The shapes of what :meth:`natural` gives."""
+        """The shapes of the tensors in :meth:`natural`."""
         counts = self.layout.block_counts
         triangles: list[tuple[int, ...]] = [(count, self.layout.triangle) for count in counts]
         return {"stats": triangles, "weights": [(count,) for count in counts], "inverse": triangles}
 
     def load(self, natural: dict[str, list[Tensor]]) -> None:
-        """Takes over what :meth:`natural` gave, in this state's dtypes and on its device."""
+        """Copies what :meth:`natural` returned, in this state's dtypes and on its device."""
         layout = self.layout
         wanted = self.natural_shapes()
         for name, shapes in wanted.items():
@@ -111,9 +111,10 @@ class BlockState:
         self.refresh_traces()
 
     def refresh_traces(self) -> None:
-        """The traces of ``tallies`` from the statistics.
+        """Computes the traces in ``tallies`` from the statistics.
 
-        Added in the order of the CPU kernels, so that a loaded state is the saved one to the bit.
+        Adds in the same order as the CPU kernels, so that a loaded state has the bits of the saved
+        one.
         """
         traces = torch.zeros_like(self.stats[:, 0, :])
         for place in diagonal_places(self.layout.block_size):

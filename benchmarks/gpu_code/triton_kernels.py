@@ -32,7 +32,7 @@ POINTERS = {
     "work": "i32", "spans": "i32", "pointers": "i64", "views": "i64", "stats": "fp32",
     "tallies": "fp64", "info": "i32", "damping": "fp64", "controls": "fp64", "targets": "fp64",
     "directions": "fp32", "norms": "fp64", "scales": "fp64", "tickets": "i32", "scratch": "fp32",
-    "tile_starts": "i32", "numbers": "fp64", "absolute": "fp64", "result": "fp32",
+    "tile_starts": "i32", "elements": "fp64", "absolute": "fp64", "result": "fp32",
     "matrices": "fp32",
 }  # fmt: skip
 SCALARS = {"tl.float32": "fp32", "tl.float64": "fp64"}

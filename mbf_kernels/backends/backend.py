@@ -1,4 +1,4 @@
-"""What every backend provides."""
+"""The interface of backends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from ..state import BlockState
 
 @dataclass(frozen=True)
 class Availability:
-    """True or False, with the words to go with it."""
+    """Whether a backend can be used here, and why or why not; true if it can.
+
+    >>> status = Availability(False, "no GPU")
+    >>> bool(status), str(status)
+    (False, 'not available: no GPU')
+    """
 
     available: bool
     reason: str
@@ -31,41 +36,39 @@ class Availability:
 class Backend(ABC):
     """One implementation of the four operations on blocks.
 
-    Arguments have been checked (:mod:`mbf_kernels.checks`), except where ``checks_arguments`` says
-    that the backend checks all of them itself, before it writes.
+    The caller has checked the arguments (:mod:`mbf_kernels.checks`), unless ``checks_arguments``
+    says that the backend checks all of them itself before it writes.
     """
 
     name: str
-    # Types of the devices it is made for; None for one that serves any.
-    devices: tuple[str, ...] | None
+    devices: tuple[str, ...] | None  # the types of devices it is made for; None: any
     checks_arguments = False
-    # Serves blocks of every size and statistics in float64; others take what is small and float32.
-    serves_large_blocks = False
-    serves_float64 = False
+    serves_large_blocks = False  # those above MAX_SMALL_BLOCK
+    serves_float64 = False  # statistics in float64
 
     @abstractmethod
     def availability(self) -> Availability:
-        """Whether it can be used here, and why or why not."""
+        """Whether this backend can be used here, and why or why not."""
 
     def refuses(self, device: torch.device) -> bool:
-        """Tensors on this device cannot be given to it, even if it is asked for by name."""
+        """Whether tensors on this device are an error even if the backend is chosen by name."""
         return False
 
     def direction_tiles(self, layout: TileLayout) -> int:
-        """Tiles of ``Buffers.directions`` that a rescaled step wants."""
+        """The number of tiles of ``Buffers.directions`` that a rescaled step needs."""
         return layout.tiles
 
     @abstractmethod
     def spd_inverse(self, matrices: Tensor, damping: float) -> tuple[Tensor, Tensor]:
-        """``(A + damping I)^-1`` and ``info`` of ``(..., d, d)`` matrices."""
+        """``(A + damping I)^-1`` and ``info`` of matrices ``(..., d, d)``."""
 
     @abstractmethod
     def update_(self, state: BlockState, grads: Sequence[Tensor | None], update: Update) -> None:
-        """The statistics of some tiles, where there is a gradient."""
+        """Updates the statistics of some tiles, where there is a gradient."""
 
     @abstractmethod
     def invert_(self, state: BlockState, inversion: Inversion) -> None:
-        """The inverses of some tiles; a block that fails keeps its last one."""
+        """Computes the inverses of some tiles; a block that fails keeps its last one."""
 
     @abstractmethod
     def fused_step_(
@@ -79,13 +82,13 @@ class Backend(ABC):
         inversion: Inversion,
         buffers: Buffers,
     ) -> None:
-        """Both, and the step of all tensors that have a gradient."""
+        """Updates, inverts and steps the tensors that have a gradient; the others stay as is."""
 
 
 def mark_written(*lists: list[Tensor]) -> None:
-    """Tells autograd that these change, as torch's own in-place operations do.
+    """Tells autograd that these tensors change, as torch's own in-place operations do.
 
-    Called before they do: inference tensors, which only inference mode may write, are refused.
+    Call it before they are written: it refuses inference tensors outside inference mode.
     """
     everything = [tensor for tensors in lists for tensor in tensors]
     if any(map(Tensor.is_inference, everything)):

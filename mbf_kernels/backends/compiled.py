@@ -1,8 +1,8 @@
-"""The operators of the extension: backend ``cpu`` and, where it was built for them, ``cuda``.
+"""The operators of the compiled extension: the backends ``cpu`` and ``cuda``.
 
 The operators check every argument themselves before they write. Their schemas are in
-``csrc/torch/schemas.cpp``; each call here stands beside the fake that torch's tracing tools run in
-its place, which tells what can be told from shapes alone.
+``csrc/torch/schemas.cpp``. Each call is followed by its fake, which torch's tracing tools run
+instead of the operator: it computes shapes, dtypes and devices only.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ..options import Buffers, Inversion, StepOptions, Update
 from ..state import BlockState
 from .backend import Availability, Backend, mark_written
 
-# What the directions of one round of a rescaled step may take, to stay in a core's cache.
+# Directions that a rescaled step on a CPU keeps between its two passes, so that they stay in cache.
 ROUND_BYTES = 1 << 20
 
 
 def _fake(operator: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a function as the fake of an operator, where there are operators."""
+    """Registers a function as the fake of an operator, if the extension is loaded."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         if EXTENSION is not None:
@@ -36,14 +36,14 @@ def _fake(operator: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def _check_one_device(*tensors: Tensor | None) -> None:
-    """torch also runs a fake when one argument of a real call is on the meta device."""
+    """Raises if devices differ: torch also runs the fake if one argument of a call is on meta."""
     devices = {str(tensor.device) for tensor in tensors if tensor is not None}
     if len(devices) > 1:
         raise RuntimeError(f"expected all tensors on one device, got {sorted(devices)}")
 
 
 class Compiled(Backend):
-    """The operators on tensors of one type of device."""
+    """The operators for one type of device; the backend is called like the device."""
 
     checks_arguments = True
 
@@ -61,7 +61,7 @@ class Compiled(Backend):
         return device.type != self.name
 
     def direction_tiles(self, layout: TileLayout) -> int:
-        """On a CPU those of some whole tensors, which are stepped a round at a time."""
+        """On a CPU the tiles of a few whole tensors, which take both passes together."""
         if self.name != "cpu":
             return layout.tiles
         largest = max((b - a for a, b in pairwise(layout.tile_starts)), default=0)
@@ -179,7 +179,10 @@ def _cuda() -> Availability:
 
 
 def _with_absent(grads: Sequence[Tensor | None], state: BlockState) -> list[Tensor]:
-    """An empty bool tensor in the place of a missing gradient: the stable ABI has no None there."""
+    """The gradients as operators take them: torch's stable ABI has no None in a list.
+
+    An empty bool tensor stands for a missing gradient.
+    """
     absent = state.absent
     return [absent if grad is None else grad for grad in grads]
 

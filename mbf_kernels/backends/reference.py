@@ -1,7 +1,7 @@
-"""The torch backend: the definition in plain batched torch, on any device and for any block size.
+"""The backend ``torch``: plain batched torch, on any device and for any block size.
 
-It keeps the same state as the other backends, so one can change between them at any time, and it is
-what they are tested against next to an independent float64 computation.
+This is the definition of the operations. The other backends are tested against it and against an
+independent float64 computation.
 """
 
 from __future__ import annotations
@@ -16,34 +16,35 @@ from ..options import Buffers, Inversion, StepOptions, TileRange, Update
 from ..state import BlockState
 from .backend import Availability, Backend
 
-# Inverse and info of (N, d, d) matrices.
+# Takes (N, d, d) matrices; returns their inverses and info.
 DenseInverse = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 LEAST_RELATIVE_DAMPING = 1e-30
 
 
 def cholesky_inverse(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Inverse and ``info`` of ``(N, d, d)`` matrices, of which the lower triangles are read.
+    """Inverses and ``info`` of ``(N, d, d)`` matrices, of which the lower triangles are read.
 
-    ``info`` is 0, or the 1-based pivot that is not a positive finite number; that inverse is NaN.
+    ``info`` is 0, or the first 1-based pivot that is not positive and finite; the inverse is then
+    NaN.
     """
     factor, info = torch.linalg.cholesky_ex(matrices)
-    # Reading a flag costs nothing on a CPU; on a GPU it would wait for the device.
+    # The usual case. Not on a GPU, where reading a flag would wait for the device.
     if matrices.device.type == "cpu" and not info.any() and factor.isfinite().all():
         inverse = torch.cholesky_inverse(factor)
         if _diagonal(inverse).isfinite().all():
             return inverse.contiguous(), info
-    # LAPACK lets an infinite pivot pass, and a pivot whose reciprocal overflows.
+    # LAPACK accepts an infinite pivot, and a pivot whose reciprocal overflows.
     pivots = _diagonal(factor).square()
     usable = pivots.isfinite() & pivots.reciprocal().isfinite()
     usable &= matrices.tril().isfinite().all(dim=-1)
     first_bad = _first_false(usable)
     info = torch.where((info == 0) | ((first_bad > 0) & (first_bad < info)), first_bad, info)
-    # cholesky_inverse raises for a zero on the diagonal of any one factor: give it none.
+    # torch.cholesky_inverse raises if any factor has a zero on its diagonal.
     identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
     factor = torch.where((info != 0)[:, None, None], identity, factor)
     inverse = torch.cholesky_inverse(factor)
-    # Every pivot may be fine and the inverse still too large for the format.
+    # The inverse may overflow although every pivot is fine.
     info = torch.where(info == 0, _first_false(_diagonal(inverse).isfinite()), info)
     inverse = torch.where((info != 0)[:, None, None], float("nan"), inverse)
     return inverse.contiguous(), info
@@ -54,24 +55,24 @@ def _diagonal(matrices: Tensor) -> Tensor:
 
 
 def _first_false(flags: Tensor) -> Tensor:
-    """``(N, d)`` to ``(N,)`` int32: the 1-based place of the first False, 0 if there is none."""
+    """``(N, d)`` to ``(N,)`` int32: the 1-based index of the first False, 0 if there is none."""
     return torch.where(flags.all(-1), 0, (~flags).int().argmax(-1) + 1).to(torch.int32)
 
 
 def _natural(
     tensors: Sequence[Tensor | None], spans: Sequence[Span], d: int, dtype: torch.dtype
 ) -> Tensor:
-    """The blocks of these spans, ``(N, d)``."""
+    """The blocks of these spans as rows ``(N, d)``."""
     found = []
     for span in spans:
         tensor = tensors[span.tensor]
-        assert tensor is not None  # spans are of tensors that are there
+        assert tensor is not None  # spans are made for tensors that are present
         found.append(tensor.detach().reshape(-1, d)[span.blocks].to(dtype))
     return torch.cat(found)
 
 
 def _per_block(values: Sequence[float] | Tensor, spans: Sequence[Span], like: Tensor) -> Tensor:
-    """One value per tensor as one per block, ``(N,)``."""
+    """One value per tensor, repeated for each block of these spans, ``(N,)``."""
     chosen = torch.as_tensor(values).to(like)[[span.tensor for span in spans]]
     counts = torch.tensor([len(span) for span in spans], device=like.device)
     return chosen.repeat_interleave(counts)
@@ -85,13 +86,13 @@ def _debiased(state: BlockState, values: Tensor, spans: Sequence[Span]) -> Tenso
 def _spans(
     state: BlockState, tiles: TileRange, grads: Sequence[Tensor | None] | None = None
 ) -> list[Span]:
-    """What lies in these tiles, of the tensors that have a gradient if some are given."""
+    """The blocks in these tiles; if ``grads`` are given, of tensors that have one."""
     present = None if grads is None else [grad is not None for grad in grads]
     return state.layout.spans(tiles, present)
 
 
 def mean_diagonals(state: BlockState) -> Tensor:
-    """Per tensor, the mean of the diagonal of ``G / weight``; float64."""
+    """The mean diagonal element of ``G / weight`` of each tensor, float64."""
     layout = state.layout
     means = torch.zeros(len(layout.block_counts), dtype=torch.float64, device=state.stats.device)
     for span in layout.all:
@@ -101,14 +102,14 @@ def mean_diagonals(state: BlockState) -> Tensor:
 
 
 def _finite_sum(per_block: Tensor) -> Tensor:
-    """Over finite blocks: a bad block must not spoil what its neighbours share."""
+    """The sum over finite blocks, so that a bad block does not affect the others."""
     return torch.where(per_block.isfinite(), per_block, 0.0).sum()
 
 
 def _adam_norms(
     state: BlockState, momenta: Tensor, momentum_correction: float, spans: Sequence[Span]
 ) -> list[Tensor]:
-    """The norm of Adam's step for each span's tensor, from its new momenta ``(N, d)``."""
+    """The norm of Adam's step of each span, from the new momenta ``(N, d)``."""
     diagonal = state.layout.gather(state.stats, spans)[:, diagonal_places(momenta.shape[1])]
     root = _debiased(state, diagonal, spans).sqrt() + 1e-8
     steps = (momentum_correction * momenta / root).clamp(-1.0, 1.0)
@@ -117,7 +118,7 @@ def _adam_norms(
 
 
 class Reference(Backend):
-    """Plain torch around a function that inverts dense matrices."""
+    """Plain torch, with a given function that inverts dense matrices."""
 
     devices = None
     serves_large_blocks = True
@@ -165,12 +166,12 @@ class Reference(Backend):
         matrices = to_dense(packed, layout.block_size)
         per_tensor = inversion.damping.to(state.stats.device).expand(len(layout.block_counts))
         if inversion.relative:
-            # Never quite zero, so that a tensor whose gradients are all zero has an inverse.
+            # Above zero, so that a tensor whose gradients are all zero has an inverse.
             per_tensor = (per_tensor * mean_diagonals(state)).clamp(min=LEAST_RELATIVE_DAMPING)
         _diagonal(matrices).add_(_per_block(per_tensor, spans, matrices)[:, None])
         fresh, failed = self._dense_inverse(matrices)
         inverse = state.inverse
-        # An element may fit the statistics' format and not the one the inverse is kept in.
+        # An inverse may overflow in the dtype in which it is stored.
         fits = _first_false(_diagonal(fresh).to(inverse.dtype).isfinite())
         failed = torch.where(failed == 0, fits, failed)
         kept = layout.gather(inverse, spans)
@@ -219,7 +220,7 @@ def _step(
     for span, direction, new in zip(spans, directions, layout.split(m, spans), strict=True):
         param, buffer = params[span.tensor], momenta[span.tensor]
         if targets is not None:
-            # In float64: the scale of a tiny direction need not fit the compute dtype.
+            # In float64, since the scale of a tiny direction may overflow float32.
             norm = _finite_sum(direction.double().square().sum(dim=1)).sqrt()
             scale = torch.where(norm > 0, targets[span.tensor] / norm, 0.0)
             direction = (scale * direction.double()).to(dtype)

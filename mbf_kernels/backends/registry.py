@@ -1,8 +1,7 @@
-"""Which backends there are, and which one serves a call.
+"""The list of backends, and which of them serves a call.
 
-The choice follows the device. :func:`use_backend` and the environment variable ``MBF_BACKEND``
-(read once, at the first call) override it; an explicit choice that cannot serve is an error that
-says why.
+The device decides. :func:`use_backend` and the environment variable ``MBF_BACKEND`` (read once, at
+the first call) override that; if the backend they name cannot serve a call, an error says why.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .backend import Availability, Backend
 from .large import LARGE
 from .reference import TORCH
 
-# In the order in which they are preferred. Each module names its backends in BACKENDS.
+# In order of preference. Each module lists its backends in BACKENDS.
 MODULES = ("compiled", "triton", "reference")
 
 BACKENDS: dict[str, Backend] = {
@@ -35,7 +34,10 @@ _forced: ContextVar[str | None] = ContextVar("mbf_backend", default=None)
 
 
 def backends() -> dict[str, Availability]:
-    """Every backend by name, and whether it can be used here or why not.
+    """All backends by name, in order of preference, and whether each can be used here and why.
+
+    The names are ``cpu``, ``cuda``, ``triton`` and ``torch``. A call is served by the first
+    available backend that is made for the device of its tensors; ``torch`` serves any device.
 
     >>> import mbf_kernels as mk
     >>> bool(mk.backends()["torch"])
@@ -45,7 +47,7 @@ def backends() -> dict[str, Availability]:
 
 
 def backends_for(device: torch.device) -> list[str]:
-    """The names of those that are made for a device, in order of preference, available or not."""
+    """The names of the backends made for a device, available or not, in order of preference."""
     return [
         name
         for name, backend in BACKENDS.items()
@@ -63,7 +65,12 @@ def _require(name: str, source: str) -> None:
 
 @contextmanager
 def use_backend(name: str) -> Iterator[None]:
-    """Use one backend inside a ``with`` block, whatever the device would choose.
+    """Uses the backend of this name inside a ``with`` block, whatever the device.
+
+    It overrides ``MBF_BACKEND`` and holds for the current thread or asynchronous task. Blocks
+    larger than ``MAX_FUSED_BLOCK`` go to torch's LAPACK all the same. Raises ``ValueError`` for an
+    unknown name and ``RuntimeError`` for a backend that is not available (see :func:`backends`).
+    Calls inside raise ``RuntimeError`` if the backend cannot serve their device or dtype.
 
     >>> import torch, mbf_kernels as mk
     >>> with mk.use_backend("torch"):
@@ -89,9 +96,9 @@ def _of_environment() -> str | None:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no types here
 def resolve(device: torch.device) -> str:
-    """The name of the backend that serves small blocks on ``device`` now.
+    """The name of the backend that serves small float32 blocks on ``device`` at present.
 
-    torch.compile asks while it traces, and takes the answer for constant.
+    torch.compile calls this while it traces and takes the result for a constant.
     """
     name = _forced.get() or _of_environment()
     if name is None:
@@ -102,7 +109,7 @@ def resolve(device: torch.device) -> str:
 
 
 def backend_for(device: torch.device, block_size: int, dtype: torch.dtype) -> Backend:
-    """Serves blocks of this size on this device, with statistics in ``dtype``."""
+    """The backend that serves blocks of this size on this device, with statistics in ``dtype``."""
     backend = BACKENDS[resolve(device)]
     if block_size > MAX_SMALL_BLOCK and not backend.serves_large_blocks:
         return LARGE
@@ -123,7 +130,7 @@ def _for_float64(name: str) -> Backend:
 
 @cache
 def _automatic(device_type: str) -> str:
-    """The first that is made for this type of device and available; plain torch with a warning."""
+    """The first available backend made for this type of device; else torch, with a warning."""
     fast = {name: b.availability() for name, b in BACKENDS.items() if b.devices is not None}
     for name, status in fast.items():
         if status and device_type in (BACKENDS[name].devices or ()):

@@ -1,6 +1,19 @@
-"""The Triton backend: kernels for NVIDIA and AMD GPUs from one source.
+"""The backend ``triton``: kernels for NVIDIA and AMD GPUs from one source.
 
-Nothing here imports Triton until an operation is used; ``availability`` tells whether it can be.
+=====================  ============================================================================
+``launch``             update, inversion and step of a state: which kernels are launched, on what
+``dense``              the same for ``spd_inverse``
+``choice``             the kernel, constants and options of a launch, from ``configs.json``
+``table``              work lists, pointer tables and scratch memory on the device
+``register_kernels``   the pass over small blocks, in registers; its mathematics: ``lane_math``
+``panel_kernels``      the pass over larger blocks, in scratch memory; mathematics: ``panel_math``
+``apply_kernels``      the second pass of a rescaled step
+``dense_kernels``      inverses of dense matrices
+``tensor_sums``        sums over whole tensors, for norms and relative damping
+``natural_memory``     loads and stores of parameters, gradients and momenta
+=====================  ============================================================================
+
+Triton is imported when it is first needed, so that the package works without it.
 """
 
 from __future__ import annotations
@@ -17,10 +30,10 @@ from ..backend import Availability, Backend, mark_written
 
 
 class Triton(Backend):
-    """The operations as launches of Triton kernels: see ``launch.py`` and ``dense.py``."""
+    """The operations as launches of Triton kernels."""
 
     name = "triton"
-    devices = ("cuda",)  # which is also what ROCm builds of torch call theirs
+    devices = ("cuda",)  # ROCm builds of torch use this name for AMD GPUs
 
     def availability(self) -> Availability:
         if importlib.util.find_spec("triton") is None:

@@ -1,6 +1,6 @@
-"""Which kernel serves a block size, with which constants and launch options.
+"""The kernel of each launch, with its constants and launch options.
 
-Also what is needed to compile the kernels without launching them: see ``benchmarks/gpu_code``.
+Nothing here needs a GPU, so that ``benchmarks/gpu_code`` can compile the kernels without one.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ Launch = tuple[Any, dict[str, Any], dict[str, Any]]
 
 TYPES = {"fp32": tl.float32, "bf16": tl.bfloat16, "fp16": tl.float16}
 SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-# The least positive number that becomes infinite when it is stored. For bfloat16 it is half way
-# between the largest and what would come next.
+# The least positive value that becomes infinite when it is stored. For bfloat16 it lies half way
+# between the largest finite value and the power of two above it.
 OVERFLOW = {"fp32": float("inf"), "bf16": float.fromhex("0x1.ffp127")}
 
 
 def pass_launch(
     block_size: int, inverse_dtype: str, short: bool, flags: dict[str, bool], target: GPUTarget
 ) -> Launch:
-    """The kernel that serves a block size, its constants and its launch options.
+    """The launch of a pass over tiles.
 
-    ``flags`` are the constants that say what the launch does; those of dtypes come on top.
-    ``short`` tells that some of these are shorter than float32.
+    Args:
+        inverse_dtype: ``fp32`` or ``bf16``.
+        short: whether parameters, gradients or momenta are in a 16-bit format.
+        flags: the constants that say what the launch does. The caller adds those for dtypes.
     """
     config = config_for(block_size)
     if not flags["STEP"]:
-        short = flags["INVERT"] and inverse_dtype != "fp32"  # no other format takes registers
+        short = flags["INVERT"] and inverse_dtype != "fp32"  # others cost no registers here
     options = _options(config, _kind(flags) + (", short" if short else ""), target)
     if config.panels:
         panels = triton.cdiv(block_size, 4)
@@ -65,7 +67,7 @@ def pass_launch(
 
 
 def apply_launch(block_size: int, flags: dict[str, bool], target: GPUTarget) -> Launch:
-    """The same for the second launch of a step with target norms."""
+    """The launch of the second pass of a rescaled step."""
     config = config_for(block_size)
     constants = {
         "D": block_size,
@@ -78,13 +80,13 @@ def apply_launch(block_size: int, flags: dict[str, bool], target: GPUTarget) -> 
 
 
 def damping_launch() -> Launch:
-    """The same for the sums that relative damping needs."""
+    """The launch that makes relative damping absolute."""
     options = {"num_warps": 4, "num_stages": 1}
     return damping_of_tensors, {"LEAST": LEAST_RELATIVE_DAMPING}, options
 
 
 def dense_launch(block_size: int, target: GPUTarget) -> Launch:
-    """The kernel that serves matrices of a size, its constants and its launch options."""
+    """The launch of ``spd_inverse`` for matrices of this size."""
     config = config_for(block_size)
     constants: dict[str, Any] = {"D": block_size, "LANES": config.lanes}
     options = _options(config, "dense", target)
@@ -99,7 +101,7 @@ def dense_launch(block_size: int, target: GPUTarget) -> Launch:
 
 
 def _kind(flags: dict[str, bool]) -> str:
-    """What a pass is called in ``configs.json``."""
+    """The kind of a pass, as ``configs.json`` names it."""
     names = [name for name in ("UPDATE", "STEP", "TARGETS") if flags[name]]
     if flags["INVERT"]:
         names = ["fused" if flags["STEP"] else "invert"]

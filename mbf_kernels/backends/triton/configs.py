@@ -1,4 +1,4 @@
-"""How each block size is launched: the shipped table of ``configs.json``."""
+"""The launch configurations of all block sizes, which ``configs.json`` holds."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-# The largest block kept in registers. Beyond it the inverse takes longer to compile than anybody
-# wants to wait for it: 9 to 13 s at 9 for a pass that does everything, and growing fast.
+# The largest block that is kept in registers. Compile times set the bound: a pass that does
+# everything takes 9 to 13 s to compile at 9, and the time grows fast with the size.
 MAX_IN_REGISTERS = 9
 
 
 @dataclass(frozen=True)
 class Config:
-    """Of one block size.
+    """The launch configuration of a block size."""
 
-    ``lanes`` blocks, and as many threads, make a program: a whole number of warps of any card.
-    """
-
-    lanes: int
-    unroll: int  # pivots at a time in an inversion within a larger pass
-    unroll_alone: int  # and in one by itself, where compiling more of them is still quick
-    panels: bool  # blocks in scratch memory instead of registers
-    registers: dict[str, int]  # of a thread, at most; see ``registers_of``
+    lanes: int  # blocks and threads of a program; a multiple of the warp size of every card
+    unroll: int  # pivots per iteration of an inversion that is part of a larger pass
+    unroll_alone: int  # the same in a launch that only inverts, which compiles faster
+    panels: bool  # blocks are in scratch memory instead of registers
+    registers: dict[str, int]  # the most that a thread may use; see ``registers_of``
 
     def registers_of(self, kind: str, arch: int | str) -> int | None:
-        """For one kind of launch on NVIDIA's ``arch``; None leaves it to the compiler."""
+        """The bound for a kind of launch on NVIDIA's ``arch``; None leaves it to the compiler.
+
+        Kinds are named in ``choice.py``. An entry ``"kind, sm_arch"`` overrides ``"kind"``.
+        """
         return self.registers.get(f"{kind}, sm_{arch}", self.registers.get(kind))
 
 

@@ -1,4 +1,4 @@
-"""``spd_inverse`` of ordinary batched matrices, as launches of the kernels."""
+"""``spd_inverse`` of ordinary batched matrices, as a launch of a kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .device import on, target
 
 
 def spd_inverse(matrices: Tensor, damping: float) -> tuple[Tensor, Tensor]:
-    """``(A + damping I)^-1`` of float32 ``(..., d, d)``, and ``info`` ``(...)``."""
+    """``(A + damping I)^-1`` and ``info`` of float32 matrices ``(..., d, d)``."""
     d = matrices.shape[-1]
     if d > MAX_SMALL_BLOCK:
         raise RuntimeError(

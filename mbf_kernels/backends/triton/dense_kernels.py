@@ -1,4 +1,4 @@
-"""Inverses of ordinary dense matrices, with the mathematics of the passes over tiles."""
+"""Inverses of ordinary dense matrices, computed as in the passes over tiles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .lane_math import inverse
 from .natural_memory import store_rows
 from .panel_kernels import check_diagonal, plain
 from .panel_math import invert_panels, panel_at
-from .register_kernels import lifted
+from .register_kernels import damped
 
 
 @triton.jit(do_not_specialize=["count", "damping"])
@@ -20,11 +20,11 @@ def dense_registers(
     count,
     damping: tl.float32,
     D: tl.constexpr,
-    WIDTH: tl.constexpr,  # the power of two D fits in
+    WIDTH: tl.constexpr,  # D rounded up to a power of two
     LANES: tl.constexpr,
     UNROLL: tl.constexpr,
 ):
-    """``(A + damping I)^-1``, NaN where there is none; one matrix per thread."""
+    """``(A + damping I)^-1``, NaN where the inversion fails; one matrix per thread."""
     first = tl.program_id(0) * LANES
     lane = tl.arange(0, LANES)
     valid = first + lane < count
@@ -34,15 +34,15 @@ def dense_registers(
         for j in tl.static_range(i + 1):
             at = matrices + start + (lane * (D * D) + (i * D + j))
             a = a + (tl.load(at, mask=valid, other=0.0),)
-    a, failed = inverse(lifted(a, damping, D), float("inf"), D, UNROLL)
+    a, failed = inverse(damped(a, damping, D), float("inf"), D, UNROLL)
     tl.store(info + first + lane, failed, mask=valid)
     for i in tl.static_range(D):
-        # Row after row: it takes more registers than a triangle to write all of them at once.
+        # Row after row: storing all rows at once would take more registers than the triangle.
         tl.debug_barrier()
         row = ()
         for j in tl.static_range(D):
-            number = a[i * (i + 1) // 2 + j] if j <= i else a[j * (j + 1) // 2 + i]
-            row = row + (tl.where(failed == 0, number, float("nan")),)
+            element = a[i * (i + 1) // 2 + j] if j <= i else a[j * (j + 1) // 2 + i]
+            row = row + (tl.where(failed == 0, element, float("nan")),)
         store_rows(result + start + i * D, row, count - first, D, D * D, LANES, WIDTH)
 
 
@@ -53,14 +53,14 @@ def dense_panels(
     info,  # int32 [count]
     scratch,  # float32 [programs, ROWS, LANES]
     count,
-    panels,  # PANELS, which the loops are not to know
+    panels,  # PANELS, but not a constant: see panel_math
     damping: tl.float32,
     D: tl.constexpr,
     PANELS: tl.constexpr,
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """The same for matrices too large for registers: see ``panel_math``."""
+    """``dense_registers`` for matrices too large for registers: see ``panel_math``."""
     lane = tl.arange(0, LANES)
     triangle = plain(scratch + tl.program_id(0).to(tl.int64) * (ROWS * LANES)) + lane[:, None]
     column = triangle + (PANELS * (PANELS + 1) // 2) * 16 * LANES
@@ -74,10 +74,10 @@ def dense_panels(
                 col = j * 4 + q % 4
                 high = tl.maximum(row, col)
                 at = matrices + (start + (high * D + tl.minimum(row, col)))
-                number = tl.load(at, mask=valid[:, None] & (high < D), other=0.0)
+                element = tl.load(at, mask=valid[:, None] & (high < D), other=0.0)
                 diagonal = tl.where(row < D, damping, 1.0)
-                number = number + tl.where(row == col, diagonal, 0.0)
-                tl.store(panel_at(triangle, i, j, q, LANES), number)
+                element = element + tl.where(row == col, diagonal, 0.0)
+                tl.store(panel_at(triangle, i, j, q, LANES), element)
         tl.debug_barrier()
         failed = invert_panels(triangle, column, float("inf"), panels, LANES)
         too_large = check_diagonal(triangle, float("inf"), D, LANES)
@@ -92,7 +92,7 @@ def dense_panels(
                 low = tl.minimum(col, i)
                 places = (high % 4) * 4 + low % 4
                 at = panel_at(triangle, high // 4, low // 4, places, LANES)
-                number = -tl.load(at, mask=mask, other=0.0)
-                number = tl.where(failed[:, None] == 0, number, float("nan"))
-                tl.store(result + (start + (i * D + col)), number, mask=mask)
+                element = -tl.load(at, mask=mask, other=0.0)
+                element = tl.where(failed[:, None] == 0, element, float("nan"))
+                tl.store(result + (start + (i * D + col)), element, mask=mask)
         tl.debug_barrier()

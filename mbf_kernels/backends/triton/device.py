@@ -1,4 +1,4 @@
-"""What the kernels are compiled for and launched on."""
+"""The device that kernels are compiled for and launched on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from triton.backends.compiler import GPUTarget
 
 
 def target(device: torch.device) -> GPUTarget:
-    """What the compiler that serves tensors on a device compiles for."""
+    """The target of Triton's compiler for tensors on ``device``; raises if it is another one."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         return GPUTarget("interpreter", 0, 32)
     driver = triton.runtime.driver.active
@@ -24,5 +24,5 @@ def target(device: torch.device) -> GPUTarget:
 
 
 def on(device: torch.device) -> Any:
-    """Makes a device the current one, on which Triton launches."""
+    """A context in which Triton launches on ``device``."""
     return torch.cuda.device(device if device.type == "cuda" else -1)

@@ -1,10 +1,12 @@
-"""The mathematics of blocks with one block per lane, as pieces the kernels are built from.
+"""The mathematics of blocks with one block per lane, for use in kernels.
 
-A symmetric block is a tuple of its ``T = D (D + 1) / 2`` packed numbers, each a vector over lanes;
-a vector of a block is a tuple of ``D`` of them. All indices are known to the compiler. Written with
-``tl.fma`` where the GPU would have one anyway: Triton takes time by the square of their number. And
-with ``x * -1.0`` for ``-x`` where it is to become a sign of the next operation: Triton makes
-``0 - x`` of the other.
+A symmetric block is a tuple of the ``T = D (D + 1) / 2`` elements of its triangle, each a vector
+over lanes; a vector of a block is a tuple of ``D`` such elements. All indices are known at compile
+time.
+
+The code writes ``tl.fma`` where the compiler would fuse anyway, since Triton's compile time grows
+with the square of the number of operations. It writes ``x * -1.0`` where the sign should become
+part of the next operation: Triton turns ``-x`` into ``0 - x``.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ import triton.language as tl
 
 @triton.jit
 def reciprocal(x, D: tl.constexpr):
-    """``1 / x``. Correctly rounded where the error bound of the whole inverse needs it.
+    """``1 / x``, correctly rounded where the error bound of the whole inverse needs it.
 
-    Otherwise the short form, off by 2 ulp: the long one calls a subroutine, which costs registers.
+    Elsewhere the approximate form, with an error of 2 ulp: the exact one calls a subroutine, which
+    costs registers.
     """
     if D <= 2:
         return tl.div_rn(1.0, x)
@@ -27,7 +30,7 @@ def reciprocal(x, D: tl.constexpr):
 
 @triton.jit
 def sweep_first(a, D: tl.constexpr):
-    """One Gauss-Jordan step at the first row and column, which then become the last.
+    """One Gauss-Jordan step at the first row and column, which become the last.
 
     With ``r = 1 / a_00``: ``a_ij <- a_ij - a_i0 r a_0j``, ``a_i0 <- a_i0 r``, ``a_00 <- -r``.
     Returns the new triangle and ``r``.
@@ -45,7 +48,7 @@ def sweep_first(a, D: tl.constexpr):
 
 @triton.jit
 def note_failure(failed, value, place, limit):
-    """The first place whose value is not a positive number below ``limit``; 2^30 for none."""
+    """Lowers ``failed`` to ``place`` unless ``0 < value < limit``; 2^30 means no failure yet."""
     usable = (value > 0.0) & (value < limit)
     return tl.where(usable, failed, tl.minimum(failed, place))
 
@@ -54,9 +57,10 @@ def note_failure(failed, value, place, limit):
 def inverse(a, limit, D: tl.constexpr, UNROLL: tl.constexpr):
     """``A^-1``, and 0 or the 1-based pivot that failed.
 
-    Because every step takes the first row and makes it the last, all steps are the same code: the
-    loop is rolled, ``UNROLL`` steps at a time (the registers of consecutive steps then line up and
-    need no moves). D steps bring every row back to its place and leave ``-A^-1``.
+    Every step takes the first row and makes it the last, so that all steps are the same code and
+    the loop can be rolled, ``UNROLL`` steps per iteration. (Within an iteration the registers of
+    consecutive steps line up and need no moves.) After D steps every row is back in its place and
+    the triangle holds ``-A^-1``.
     """
     failed = tl.full(a[0].shape, 1 << 30, tl.int32)
     for start in range(0, D - D % UNROLL, UNROLL):
@@ -69,8 +73,8 @@ def inverse(a, limit, D: tl.constexpr, UNROLL: tl.constexpr):
     result = ()
     for i in tl.static_range(D * (D + 1) // 2):
         result = result + (-a[i],)
-    # Every pivot may be fine and the inverse still too large for the format; its diagonal bounds
-    # the rest. A bad pivot spoils the diagonal too, but only pivots that failed count then.
+    # The inverse may overflow although every pivot is fine; its diagonal bounds the other elements.
+    # A bad pivot spoils the diagonal too, so a failed pivot takes precedence.
     too_large = tl.full(a[0].shape, 1 << 30, tl.int32)
     for j in tl.static_range(D):
         too_large = note_failure(too_large, result[j * (j + 3) // 2], j + 1, limit)
@@ -80,10 +84,10 @@ def inverse(a, limit, D: tl.constexpr, UNROLL: tl.constexpr):
 
 @triton.jit
 def add_row(u, row, m, ROW: tl.constexpr):
-    """What row ``ROW`` of ``P``, up to its diagonal, adds to ``P m``; all rows in turn make it.
+    """Adds to ``u = P m`` what row ``ROW`` of ``P``, up to its diagonal, contributes.
 
-    Every number of ``P`` is used where it stands and where it is mirrored. In the order of storage:
-    few numbers of a ``P`` that comes from memory are then held at a time.
+    Every element off the diagonal counts twice, in its own place and mirrored. Rows come in the
+    order of storage, so that few elements of a ``P`` in memory are in registers at a time.
     """
     total = row[ROW] * m[ROW]
     earlier = ()
@@ -109,10 +113,10 @@ def is_finite(x):
 
 @triton.jit
 def squared_norm(u, D: tl.constexpr):
-    """Of each block, in float64; 0 where it is not finite.
+    """The squared norm of each block, in float64; 0 where it is not finite.
 
-    Summed in float32 after a scaling that keeps every square in range: float64 arithmetic is slow
-    on most cards.
+    The sum is in float32, after a scaling that keeps every square in range, since float64
+    arithmetic is slow on most cards.
     """
     largest = tl.abs(u[0])
     for e in tl.static_range(1, D):
@@ -130,12 +134,12 @@ def squared_norm(u, D: tl.constexpr):
 
 @triton.jit
 def adam_square(m, v, weight, c, D: tl.constexpr):
-    """Squared norm of ``clip(c m / (sqrt(v / weight) + 1e-8), -1, 1)``; 0 if not finite."""
+    """The squared norm of ``clip(c m / (sqrt(v / weight) + 1e-8), -1, 1)``; 0 if not finite."""
     unbias = tl.where(weight > 0.0, tl.div_rn(1.0, weight), 1.0)
     total = tl.zeros_like(m[0])
     for e in tl.static_range(D):
         step = c * m[e] / (tl.sqrt(v[e] * unbias) + 1e-8)
         square = step * step
-        # Not a minimum: that would turn NaN into a number.
+        # tl.minimum would turn NaN into 1.
         total += tl.where(square > 1.0, 1.0, square)
     return tl.where(is_finite(total), total, 0.0)

@@ -27,17 +27,17 @@ from .panel_kernels import panel_pass
 from .table import StateTables, tables_of
 
 MaybeTensors = Sequence[Tensor | None]
-Formats = tuple[torch.dtype, torch.dtype]  # of gradients and momenta
+Formats = tuple[torch.dtype, torch.dtype]  # of gradients and of momenta
 
 NO_UPDATE = Update(0.0, (0, 0))
 NO_STEP = StepOptions(StepScalars())
 
 
-class LiftedInversion(NamedTuple):
+class DeviceInversion(NamedTuple):
     """An inversion whose damping is absolute and on the device."""
 
     damping: Tensor
-    stride: int  # from the damping of one tensor to that of the next: 0 if they share one
+    stride: int  # from one tensor's damping to the next; 0 if all share one
     debias: bool
     tiles: TileRange
 
@@ -55,7 +55,7 @@ def invert_(state: BlockState, inversion: Inversion) -> None:
     _check(state)
     if inversion.is_empty:
         return
-    _Pass(state, (), (), (), None).run(NO_UPDATE, _lifted(state, inversion))
+    _Pass(state, (), (), (), None).run(NO_UPDATE, _on_device(state, inversion))
 
 
 def fused_step_(
@@ -68,25 +68,25 @@ def fused_step_(
     inversion: Inversion,
     buffers: Buffers,
 ) -> None:
-    """Update, inversion (each of a range of tiles) and step in one launch per group of dtypes.
+    """Update and inversion of some tiles and the step of all, in one launch per group of dtypes.
 
-    Target norms take a second launch. Relative damping, when there is something to invert, takes
-    two more: it needs all of a tensor's new statistics before the first block is inverted.
+    Target norms take a second launch. An inversion with relative damping takes two more before the
+    pass: the update, and the sums over each tensor's new statistics.
     """
     _check(state)
     passes = [
         _Pass(state, params, chosen, momenta, group, options)
         for group, chosen in _by_dtype(grads, momenta)
     ]
-    lifted: LiftedInversion | None = None
+    on_device: DeviceInversion | None = None
     if not inversion.is_empty:
         if inversion.relative:
             for each in passes:
                 each.run(update)
             update = NO_UPDATE
-        lifted = _lifted(state, inversion)
+        on_device = _on_device(state, inversion)
     for each in passes:
-        each.run(update, lifted, buffers)
+        each.run(update, on_device, buffers)
     if options.target_norms is not None:
         for each in passes:
             each.apply(buffers)
@@ -95,7 +95,7 @@ def fused_step_(
 def _check(state: BlockState) -> None:
     if state.layout.block_size > MAX_SMALL_BLOCK:
         raise RuntimeError(
-            f"backend 'triton' has kernels for blocks of 1 to {MAX_SMALL_BLOCK} numbers, "
+            f"backend 'triton' has kernels for blocks of 1 to {MAX_SMALL_BLOCK} elements, "
             f"got {state.layout.block_size}"
         )
     if state.stats.dtype != torch.float32:
@@ -106,7 +106,7 @@ def _check(state: BlockState) -> None:
 
 
 def _by_dtype(grads: MaybeTensors, momenta: MaybeTensors) -> list[tuple[Formats, MaybeTensors]]:
-    """Gradients in groups that one launch can take: the others count as absent there."""
+    """Groups of gradients that one launch can take; gradients of other groups count as absent."""
     keys = [
         None if g is None else (g.dtype, torch.float32 if m is None else m.dtype)
         for g, m in zip(grads, momenta, strict=True)
@@ -119,8 +119,8 @@ def _by_dtype(grads: MaybeTensors, momenta: MaybeTensors) -> list[tuple[Formats,
     ]
 
 
-def _lifted(state: BlockState, inversion: Inversion) -> LiftedInversion:
-    """The same with its damping on the device and, where it was relative, in absolute terms."""
+def _on_device(state: BlockState, inversion: Inversion) -> DeviceInversion:
+    """The inversion with its damping on the device and, if it was relative, made absolute."""
     tables = tables_of(state)
     values, stride = tables.damping(inversion.damping)
     tensors = len(state.layout.block_counts)
@@ -128,15 +128,15 @@ def _lifted(state: BlockState, inversion: Inversion) -> LiftedInversion:
         with on(state.stats.device):
             kernel, constants, options = damping_launch()
             kernel[(tensors,)](
-                state.tallies, tables.tile_starts, tables.numbers, values, tables.absolute_damping,
+                state.tallies, tables.tile_starts, tables.elements, values, tables.absolute_damping,
                 stride, **constants, **options,
             )  # fmt: skip
         values, stride = tables.absolute_damping, 1
-    return LiftedInversion(values, stride, inversion.debias, inversion.tiles)
+    return DeviceInversion(values, stride, inversion.debias, inversion.tiles)
 
 
 class _Pass:
-    """One group of tensors, and the launches over them."""
+    """The launches over one group of tensors."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class _Pass:
         self.types = [TYPES[SHORT[dtype]] for dtype in (param, grad, momentum)]
         self.short = any(dtype != torch.float32 for dtype in (param, grad, momentum))
         nothing = self.tables.nothing
-        # Apart for calls with and without parameters: each finds its own addresses unchanged.
+        # Updates and steps have separate tables, so that neither overwrites the other's addresses.
         key = (group, any(t is not None for t in params))
         self.pointers = self.tables.pointers(key, lists) if group else nothing
         views = self.tables.views(lists)
@@ -168,14 +168,14 @@ class _Pass:
     def run(
         self,
         update: Update,
-        inversion: LiftedInversion | None = None,
+        inversion: DeviceInversion | None = None,
         buffers: Buffers | None = None,
     ) -> None:
-        """Update and inversion of some tiles and, where buffers are given, a step of all."""
+        """Update and inversion of some tiles and, if buffers are given, the step of all."""
         state, tables, work = self.state, self.tables, self.work
         nothing = tables.nothing
         if inversion is None:
-            inversion = LiftedInversion(nothing, 0, False, (0, 0))
+            inversion = DeviceInversion(nothing, 0, False, (0, 0))
         updates, inverts = not update.is_empty, inversion.tiles[0] < inversion.tiles[1]
         if buffers is not None:
             first, last = 0, len(work.tiles)
@@ -226,7 +226,7 @@ class _Pass:
             )  # fmt: skip
 
     def apply(self, buffers: Buffers) -> None:
-        """The second launch of a step with target norms."""
+        """The second pass of a rescaled step."""
         work, tables, d = self.work, self.tables, self.state.layout.block_size
         scalars, controls = self.options.scalars, self.options.controls
         if not work.tiles:

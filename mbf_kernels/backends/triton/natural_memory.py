@@ -1,10 +1,10 @@
-"""Parameters, gradients and momenta as torch keeps them, to and from one block per lane.
+"""Loads and stores of parameters, gradients and momenta, with one block per lane.
 
-Reads go number by number, D numbers apart from thread to thread: the first brings in whole sectors
-of memory, the others find them in the cache. Writes have no cache to meet in: contiguous tensors
-are written as rows ``[LANES, width]``, in which neighbouring threads hold neighbouring numbers (the
-change goes through shared memory). Tensors with other strides (channels_last: the blocks are
-neighbours, not their numbers) are written number by number, as they lie.
+Loads are elementwise: the same element of neighbouring blocks lies ``D`` elements apart. The first
+load brings whole sectors into the cache, where the others find them. No cache merges scattered
+stores, so contiguous tensors are stored as rows ``[LANES, WIDTH]``, in which neighbouring threads
+hold neighbouring elements; the exchange goes through shared memory. In channels_last tensors the
+same element of neighbouring blocks is contiguous, so these are stored elementwise.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import triton.language as tl
 
 
 @triton.jit
-def _joined(parts, HALF: tl.constexpr):
+def _joined(columns, HALF: tl.constexpr):
     result = ()
     for i in tl.static_range(HALF):
-        result = result + (tl.join(parts[i], parts[i + HALF]),)
+        result = result + (tl.join(columns[i], columns[i + HALF]),)
     if HALF == 1:
         return result[0]
     else:
@@ -26,9 +26,10 @@ def _joined(parts, HALF: tl.constexpr):
 
 @triton.jit
 def rows_of(columns, D: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr):
-    """D vectors ``[LANES]`` to ``[LANES, WIDTH]``; what is beyond D is not defined.
+    """D vectors ``[LANES]`` to ``[LANES, WIDTH]``; columns beyond D are undefined.
 
-    Highest bit of the place first: every join adds a fastest dimension, and none must be moved.
+    Columns that differ in the highest bit of their index are joined first. Every join appends the
+    fastest dimension, so that no dimensions have to be permuted.
     """
     if WIDTH == 1:
         return tl.reshape(columns[0], (LANES, 1))
@@ -41,7 +42,7 @@ def rows_of(columns, D: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def strided_offsets(views, tensors, kind: tl.constexpr, tensor, block):
-    """Where these blocks begin, and the stride of their numbers. See ``table.view_of``."""
+    """The offsets of these blocks and the stride of their elements: see ``BlockView``."""
     view = views + (kind * tensors + tensor) * 4
     inner = tl.load(view).to(tl.int32)
     outer_stride = tl.load(view + 1)
@@ -54,7 +55,7 @@ def strided_offsets(views, tensors, kind: tl.constexpr, tensor, block):
 def block_offsets(
     views, tensors, KIND: tl.constexpr, tensor, block, lane, D: tl.constexpr, STRIDED: tl.constexpr
 ):
-    """The same for tensors whose blocks may be known to be contiguous."""
+    """The offsets of the blocks of these lanes and the stride of their elements."""
     if STRIDED:
         return strided_offsets(views, tensors, KIND, tensor, block + lane)
     else:
@@ -63,19 +64,19 @@ def block_offsets(
 
 @triton.jit
 def load_columns(pointer, offsets, stride, mask, FIRST: tl.constexpr, LAST: tl.constexpr):
-    """Numbers ``FIRST`` to ``LAST - 1`` of each block."""
+    """Elements ``FIRST`` to ``LAST - 1`` of each block."""
     result = ()
     for e in tl.static_range(FIRST, LAST):
-        number = tl.load(pointer + (offsets + e * stride), mask=mask, other=0.0)
-        result = result + (number.to(tl.float32),)
+        element = tl.load(pointer + (offsets + e * stride), mask=mask, other=0.0)
+        result = result + (element.to(tl.float32),)
     return result
 
 
 @triton.jit
 def store_columns(pointer, offsets, stride, values, mask, D: tl.constexpr):
     for e in tl.static_range(D):
-        number = values[e].to(pointer.dtype.element_ty)
-        tl.store(pointer + (offsets + e * stride), number, mask=mask)
+        element = values[e].to(pointer.dtype.element_ty)
+        tl.store(pointer + (offsets + e * stride), element, mask=mask)
 
 
 @triton.jit
@@ -88,9 +89,9 @@ def store_rows(
     LANES: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """The first ``count`` rows of D numbers, ``STRIDE`` apart; if that is D, in whole sectors."""
+    """Stores ``count`` rows of D elements, ``STRIDE`` apart; whole sectors if that is D."""
     rows = rows_of(values, D, LANES, WIDTH).to(pointer.dtype.element_ty)
-    # In 64 bits: places of one thread then differ by constants that fit into its instructions.
+    # With 64 bits, the addresses of a thread differ by constants that fit into its instructions.
     lane = tl.arange(0, LANES).to(tl.int64)[:, None]
     e = tl.arange(0, WIDTH)[None, :]
     at = pointer + (lane * STRIDE + e)

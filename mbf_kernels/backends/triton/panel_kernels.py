@@ -1,7 +1,7 @@
 """Update, inversion and step of blocks too large for registers: see ``panel_math``.
 
-The same pass as ``register_kernels``, with what is known of a block in scratch memory. Programs are
-as many as that memory allows and take one item of work after the other.
+The pass is that of ``register_kernels``, with the blocks in scratch memory. There are as many
+programs as that memory allows; each handles one item of work after the other.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from .tensor_sums import finish_norms
 
 @triton.jit
 def plain(pointer):
-    """The same pointer with nothing known of its alignment.
+    """The same pointer, with an alignment that the compiler does not know.
 
-    Else loads and stores would take four blocks to a thread, and every panel would have to be
-    turned round in shared memory to get at its numbers.
+    If it did, a thread would load and store four blocks at a time, and every panel would have to be
+    transposed in shared memory.
     """
     return pointer.to(tl.int64, bitcast=True).to(pointer.dtype, bitcast=True)
 
 
 @triton.jit
-def natural_numbers(chunk, count, D: tl.constexpr, LANES: tl.constexpr, STRIDED: tl.constexpr):
-    """Lane and place in its block of numbers of a tensor, 4 LANES of them, and which there are.
+def natural_elements(chunk, count, D: tl.constexpr, LANES: tl.constexpr, STRIDED: tl.constexpr):
+    """A chunk of 4 LANES elements of a tensor: their lanes, their positions in the block, a mask.
 
-    Few at a time, since each takes registers for its places in several tensors. In the order in
-    which they lie in memory: block after block, or, in tensors with other strides, the same number
-    of all blocks.
+    The elements come in memory order: block after block or, in strided tensors, the same element of
+    all blocks. A chunk is small because each element takes registers for its addresses in several
+    tensors.
     """
     if STRIDED:
         lane = tl.arange(0, LANES)[None, :]
         e = chunk * 4 + tl.arange(0, 4)[:, None]
         return lane, e, (lane < count) & (e < D)
     else:
-        number = chunk * (4 * LANES) + tl.arange(0, 4 * LANES)
-        return number // D, number % D, number < count * D
+        element = chunk * (4 * LANES) + tl.arange(0, 4 * LANES)
+        return element // D, element % D, element < count * D
 
 
 @triton.jit
-def natural_places(
+def natural_offsets(
     views,
     tensors,
     KIND: tl.constexpr,
@@ -55,7 +55,7 @@ def natural_places(
     D: tl.constexpr,
     STRIDED: tl.constexpr,
 ):
-    """Of numbers ``e`` of the blocks of these lanes."""
+    """The offsets of elements ``e`` of the blocks of these lanes."""
     if STRIDED:
         offsets, stride = strided_offsets(views, tensors, KIND, tensor, block + lane)
         return offsets + e * stride
@@ -65,7 +65,7 @@ def natural_places(
 
 @triton.jit
 def update_panels(stats, d_at, updated, beta, panels, D: tl.constexpr, LANES: tl.constexpr):
-    """``G <- beta G + (1 - beta) d d^T``; ``stats`` points to each lane's block, ``[LANES, 1]``."""
+    """``G <- beta G + (1 - beta) d d^T``; ``stats [LANES, 1]`` points to each lane's block."""
     keep = tl.cast(beta, tl.float32)
     add = tl.cast(1.0 - beta, tl.float32)
     q = tl.arange(0, 16)[None, :]
@@ -76,13 +76,13 @@ def update_panels(stats, d_at, updated, beta, panels, D: tl.constexpr, LANES: tl
             col = j * 4 + q % 4
             mask = updated[:, None] & (col <= row) & (row < D)
             at = stats + (row * (row + 1) // 2 + col) * 16
-            number = tl.load(at, mask=mask, other=0.0)
-            tl.store(at, keep * number + scaled * tl.load(d_at + col * LANES), mask=mask)
+            element = tl.load(at, mask=mask, other=0.0)
+            tl.store(at, keep * element + scaled * tl.load(d_at + col * LANES), mask=mask)
 
 
 @triton.jit
 def load_diagonal(stats, first, mask, D: tl.constexpr):
-    """Numbers ``first`` to ``first + 3`` of the diagonal, ``[LANES, 4]``."""
+    """Elements ``first`` to ``first + 3`` of the diagonal, ``[LANES, 4]``."""
     e = first + tl.arange(0, 4)[None, :]
     return tl.load(stats + (e * (e + 3) // 2) * 16, mask=mask[:, None] & (e < D), other=0.0)
 
@@ -91,7 +91,7 @@ def load_diagonal(stats, first, mask, D: tl.constexpr):
 def fill_panels(
     stats, triangle, scale, damping, wanted, panels, D: tl.constexpr, LANES: tl.constexpr
 ):  # fmt: skip
-    """``scale G + damping I`` into the working triangle, and ones beyond the last row."""
+    """Writes ``scale G + damping I`` to the triangle, and the identity beyond row D."""
     q = tl.arange(0, 16)[None, :]
     for i in range(panels):
         for j in range(i + 1):
@@ -99,41 +99,41 @@ def fill_panels(
             col = j * 4 + q % 4
             high = tl.maximum(row, col)
             at = stats + (high * (high + 1) // 2 + tl.minimum(row, col)) * 16
-            number = tl.load(at, mask=wanted[:, None] & (high < D), other=0.0)
+            element = tl.load(at, mask=wanted[:, None] & (high < D), other=0.0)
             diagonal = tl.where(row < D, damping, 1.0)
-            number = number * scale[:, None] + tl.where(row == col, diagonal, 0.0)
-            tl.store(panel_at(triangle, i, j, q, LANES), number)
+            element = element * scale[:, None] + tl.where(row == col, diagonal, 0.0)
+            tl.store(panel_at(triangle, i, j, q, LANES), element)
 
 
 @triton.jit
 def check_diagonal(triangle, limit, D: tl.constexpr, LANES: tl.constexpr):
-    """The first number of the diagonal of ``-A`` that its format cannot hold; 2^30 for none."""
+    """The first diagonal element that overflows, 1-based, of a triangle ``-A^-1``; or 2^30."""
     too_large = tl.full((LANES, 1), 1 << 30, tl.int32)
     for e in range(D):
         q = tl.full((1, 1), (e % 4) * 5, tl.int32)
-        number = -tl.load(panel_at(triangle, e // 4, e // 4, q, LANES))
-        too_large = note_failure(too_large, number, e + 1, limit)
+        element = -tl.load(panel_at(triangle, e // 4, e // 4, q, LANES))
+        too_large = note_failure(too_large, element, e + 1, limit)
     return tl.reshape(too_large, (LANES,))
 
 
 @triton.jit
-def keep_good_panels(triangle, inverses, good, panels, D: tl.constexpr, LANES: tl.constexpr):
+def store_good_panels(triangle, inverses, good, panels, D: tl.constexpr, LANES: tl.constexpr):
     q = tl.arange(0, 16)[None, :]
     for i in range(panels):
         for j in range(i + 1):
             row = i * 4 + q // 4
             col = j * 4 + q % 4
-            number = -tl.load(panel_at(triangle, i, j, q, LANES))
+            element = -tl.load(panel_at(triangle, i, j, q, LANES))
             at = inverses + (row * (row + 1) // 2 + col) * 16
             mask = good[:, None] & (col <= row) & (row < D)
-            tl.store(at, number.to(inverses.dtype.element_ty), mask=mask)
+            tl.store(at, element.to(inverses.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def squared_norm_of(u_at, panels, LANES: tl.constexpr):
-    """As ``lane_math.squared_norm``, of a vector in scratch memory."""
+    """``lane_math.squared_norm`` of a vector in scratch memory."""
     e = tl.arange(0, 4)[None, :]
-    # Sums over the four columns come last: Triton's compiler fails on them inside these loops.
+    # Reductions over the four columns come last: Triton's compiler fails on them inside a loop.
     largest = tl.zeros((LANES, 4), tl.float32)
     for i in range(panels):
         largest = tl.maximum(largest, tl.abs(tl.load(u_at + (i * 4 + e) * LANES)))
@@ -154,7 +154,7 @@ def squared_norm_of(u_at, panels, LANES: tl.constexpr):
 def adam_square_of(
     stats, m_at, weight, correction, valid, panels, D: tl.constexpr, LANES: tl.constexpr
 ):  # fmt: skip
-    """As ``lane_math.adam_square``, of a momentum in scratch memory."""
+    """``lane_math.adam_square`` of a momentum in scratch memory."""
     unbias = tl.where(weight > 0.0, tl.div_rn(1.0, weight), 1.0)[:, None]
     e = tl.arange(0, 4)[None, :]
     squares = tl.zeros((LANES, 4), tl.float32)
@@ -202,10 +202,10 @@ def panel_pass(
     norms,
     scales,
     tickets,
-    scratch,  # float32 [programs, rows, LANES], see table.panel_rows
+    scratch,  # float32 [programs, ROWS, LANES]
     first_item,
     last_item,
-    panels,  # PANELS, which the loops are not to know
+    panels,  # PANELS, but not a constant: see panel_math
     tensors,
     damping_stride,
     target_stride,
@@ -219,7 +219,7 @@ def panel_pass(
     momentum_correction: tl.float32,
     beta: tl.float64,
     D: tl.constexpr,
-    PANELS: tl.constexpr,
+    PANELS: tl.constexpr,  # D / 4, rounded up
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
     UPDATE: tl.constexpr,
@@ -230,16 +230,16 @@ def panel_pass(
     REFRESH: tl.constexpr,
     CONTROLS: tl.constexpr,
     STRIDED: tl.constexpr,
-    LIMIT: tl.constexpr,  # the least number that the format of the inverses cannot hold
+    LIMIT: tl.constexpr,  # the least value that overflows in the format of the inverses
     PARAM: tl.constexpr,
     GRAD: tl.constexpr,
     MOMENTUM: tl.constexpr,
 ):
-    """The pass of ``register_pass``, with the same arguments and results."""
+    """The pass of ``register_kernels.register_pass``, with the same results."""
     T: tl.constexpr = D * (D + 1) // 2
     TILES: tl.constexpr = LANES // 16
     lane = tl.arange(0, LANES)
-    # A vector of all blocks (D D^T's, then P M), the momenta, and the working triangle.
+    # Scratch memory holds the gradients, later P M; the momenta; the triangle; one column of it.
     u_at = plain(scratch + tl.program_id(0).to(tl.int64) * (ROWS * LANES)) + lane[:, None]
     m_at = u_at + 4 * PANELS * LANES
     triangle = m_at + 4 * PANELS * LANES
@@ -252,7 +252,7 @@ def panel_pass(
         update_last = tl.where(tl.load(controls + 2) != 0.0, update_last, update_first)
         invert_last = tl.where(tl.load(controls + 3) != 0.0, invert_last, invert_first)
 
-    # Rows beyond D stay zero in the momenta. Lanes without a block may hold anything.
+    # Elements of the momenta beyond D are zero. Lanes without a block may hold any values.
     for row in tl.static_range(D, 4 * PANELS):
         tl.store(m_at + row * LANES, tl.zeros((LANES, 1), tl.float32))
     vectors = plain(scratch + tl.program_id(0).to(tl.int64) * (ROWS * LANES))
@@ -276,22 +276,24 @@ def panel_pass(
             if UPDATE or STEP:
                 grads = tl.cast(grad_address, tl.int64).to(tl.pointer_type(GRAD))
                 if STEP:
-                    moments = tl.load(pointers + MOMENTA * tensors + tensor)
-                    moments = moments.to(tl.pointer_type(MOMENTUM))
+                    momenta = tl.load(pointers + MOMENTA * tensors + tensor)
+                    momenta = momenta.to(tl.pointer_type(MOMENTUM))
                 for chunk in range(panels):
-                    n_lane, e, mask = natural_numbers(chunk, count, D, LANES, STRIDED)
+                    n_lane, e, mask = natural_elements(chunk, count, D, LANES, STRIDED)
                     kept_at = vectors + (e * LANES + n_lane)
-                    at = natural_places(views, tensors, GRADS, tensor, block, n_lane, e, D, STRIDED)
+                    at = natural_offsets(
+                        views, tensors, GRADS, tensor, block, n_lane, e, D, STRIDED
+                    )
                     d = tl.load(grads + at, mask=mask, other=0.0).to(tl.float32)
                     if UPDATE:
                         tl.store(kept_at, d, mask=mask)
                     if STEP:
-                        at = natural_places(
+                        at = natural_offsets(
                             views, tensors, MOMENTA, tensor, block, n_lane, e, D, STRIDED
                         )
-                        m = tl.load(moments + at, mask=mask, other=0.0).to(tl.float32)
+                        m = tl.load(momenta + at, mask=mask, other=0.0).to(tl.float32)
                         m = momentum * m + d
-                        tl.store(moments + at, m.to(MOMENTUM), mask=mask)
+                        tl.store(momenta + at, m.to(MOMENTUM), mask=mask)
                         tl.store(kept_at + 4 * PANELS * LANES, m, mask=mask)
             if UPDATE or DEBIAS or REFRESH:
                 weight = tl.load(tallies + 2 * lane_tile, mask=valid, other=0.0)
@@ -312,10 +314,12 @@ def panel_pass(
                 if (tile < invert_last) & (tile + TILES > invert_first):
                     scale = tl.full((LANES,), 1.0, tl.float32)
                     if DEBIAS:
-                        short = weight.to(tl.float32)
-                        scale = tl.where(short > 0.0, tl.div_rn(1.0, short), 1.0)
-                    lift = tl.load(damping + tensor * damping_stride).to(tl.float32)
-                    fill_panels(stats_at, triangle, scale, lift, inverted, panels, D, LANES)
+                        weight32 = weight.to(tl.float32)
+                        scale = tl.where(weight32 > 0.0, tl.div_rn(1.0, weight32), 1.0)
+                    tensor_damping = tl.load(damping + tensor * damping_stride).to(tl.float32)
+                    fill_panels(
+                        stats_at, triangle, scale, tensor_damping, inverted, panels, D, LANES
+                    )
                     tl.debug_barrier()
                     failed = invert_panels(triangle, column, LIMIT, panels, LANES)
                     too_large = check_diagonal(triangle, LIMIT, D, LANES)
@@ -323,7 +327,7 @@ def panel_pass(
                     failed = tl.where(failed < (1 << 30), failed, 0)
                     tl.store(info + tile.to(tl.int64) * 16 + lane, failed, mask=inverted)
                     good = inverted & (failed == 0)
-                    keep_good_panels(triangle, inverses_at, good, panels, D, LANES)
+                    store_good_panels(triangle, inverses_at, good, panels, D, LANES)
                     tl.debug_barrier()
 
             if STEP:
@@ -343,13 +347,13 @@ def panel_pass(
                     params = params.to(tl.pointer_type(PARAM))
                     decay = 1.0 - lr * weight_decay
                 for chunk in range(panels):
-                    n_lane, e, mask = natural_numbers(chunk, count, D, LANES, STRIDED)
+                    n_lane, e, mask = natural_elements(chunk, count, D, LANES, STRIDED)
                     u = tl.load(vectors + (e * LANES + n_lane), mask=mask, other=0.0)
                     if TARGETS:
                         at = tile.to(tl.int64) * (16 * D) + (n_lane * D + e)
                         tl.store(directions + at, u, mask=mask)
                     else:
-                        at = natural_places(
+                        at = natural_offsets(
                             views, tensors, PARAMS, tensor, block, n_lane, e, D, STRIDED
                         )
                         w = tl.load(params + at, mask=mask, other=0.0).to(tl.float32)

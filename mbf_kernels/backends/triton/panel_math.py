@@ -1,10 +1,12 @@
-"""The mathematics of blocks too large for registers: in panels of 4 x 4, one block per lane.
+"""The mathematics of blocks too large for registers, in panels of 4 x 4, with one block per lane.
 
-A panel is ``[LANES, 16]``, row after row. The working matrix of a program is its lower triangle of
-panels in a scratch memory of its own, each number of all lanes contiguous, small enough to stay in
-the cache. Loops over panels are rolled; inside, a panel is a tuple of 16 vectors in registers. The
-number of panels is an argument of the kernels: loops to a constant of 3 or 4 would be unrolled and
-take all registers there are.
+A panel is ``[LANES, 16]``, row after row. A program keeps the lower triangle of panels of its
+blocks in scratch memory of its own, which is small enough to stay in the cache; the same element of
+all lanes is contiguous. Loops over panels are rolled. Inside them a panel is a tuple of 16 vectors
+in registers.
+
+The number of panels is an argument of the kernels. If it were a constant, the compiler would unroll
+loops over 3 or 4 panels and run out of registers.
 """
 
 from __future__ import annotations
@@ -51,19 +53,19 @@ def store_columns(at, columns, LANES: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def panel_at(triangle, row, col, q, LANES: tl.constexpr):
-    """Pointers ``[LANES, 16]`` to a panel of the working triangle, ``row >= col``."""
+    """Pointers ``[LANES, 16]`` to a panel of the triangle, ``row >= col``."""
     return triangle + ((row * (row + 1) // 2 + col) * 16 + q) * LANES
 
 
 @triton.jit
 def skipping(i, k):
-    """Counts past ``k``: 0, ..., k - 1, k + 1, ..."""
+    """The i-th of 0, ..., k - 1, k + 1, ..."""
     return tl.where(i >= k, i + 1, i)
 
 
 @triton.jit
 def mirrored_panel_at(triangle, i, k, q, LANES: tl.constexpr):
-    """Panel (i, k) of the whole symmetric matrix, wherever its numbers are kept."""
+    """Pointers to panel (i, k) of the whole symmetric matrix, which may be stored transposed."""
     transposed = (q % 4) * 4 + q // 4
     places = tl.where(i > k, q, transposed)
     return panel_at(triangle, tl.maximum(i, k), tl.minimum(i, k), places, LANES)
@@ -71,13 +73,13 @@ def mirrored_panel_at(triangle, i, k, q, LANES: tl.constexpr):
 
 @triton.jit
 def invert_pivot(p, failed, first, limit):
-    """``-p^-1`` of a panel on the diagonal, of which the lower triangle counts."""
+    """``-p^-1`` of a panel on the diagonal, of which the lower triangle is read."""
     n = (p[0], p[4], p[5], p[8], p[9], p[10], p[12], p[13], p[14], p[15])
     for u in tl.static_range(4):
         n, r = sweep_first(n, 4)
         failed = note_failure(failed, r, first + (u + 1), limit)
-    # An inverse too large for the format is told apart here: it makes NaN of all that follows, and
-    # the next pivots would look as if they had failed.
+    # An inverse that overflows is noted here: it turns everything that follows into NaN, so that
+    # a later pivot would seem to have failed.
     fine = failed == 1 << 30
     for u in tl.static_range(4):
         too_large = note_failure(failed, -n[u * (u + 3) // 2], first + (u + 1), limit)
@@ -117,10 +119,12 @@ def minus_product(a, b, c):
 def invert_panels(triangle, column, limit, panels, LANES: tl.constexpr):
     """``A <- -A^-1`` in place; returns the first pivot that failed, 2^30 for none.
 
-    The Gauss-Jordan step of ``lane_math.sweep_first`` with panels for numbers: for every pivot K,
-    ``B_I = A_IK A_KK^-1``, ``A_IJ <- A_IJ - B_I A_JK^T``, ``A_IK <- B_I``, ``A_KK <- -A_KK^-1``.
-    ``column`` keeps the old panels of column K. Every thread reads only what it has written, but
-    that is for the compiler to decide: barriers make it right whatever the layouts.
+    The Gauss-Jordan step of ``lane_math.sweep_first`` with panels instead of elements. For every
+    pivot K: ``B_I = A_IK A_KK^-1``, ``A_IJ <- A_IJ - B_I A_JK^T``, ``A_IK <- B_I``,
+    ``A_KK <- -A_KK^-1``. ``column`` keeps the old panels of column K.
+
+    Usually every thread reads only what it has written itself, but which thread holds what is the
+    compiler's choice. The barriers make the code correct for any choice.
     """
     q = tl.arange(0, 16)[None, :]
     failed = tl.full((LANES,), 1 << 30, tl.int32)
@@ -154,13 +158,13 @@ def invert_panels(triangle, column, limit, panels, LANES: tl.constexpr):
 
 @triton.jit
 def multiply_panels(inverses, m_at, u_at, valid, panels, D: tl.constexpr, LANES: tl.constexpr):
-    """``u = P m`` in one reading of P; ``inverses`` points to each lane's block, ``[LANES, 1]``."""
+    """``u = P m``, with one load of ``P``; ``inverses [LANES, 1]`` points to each lane's block."""
     q = tl.arange(0, 16)[None, :]
     e = tl.arange(0, 4)[None, :]
     for i in range(panels):
         m_i = load_columns(m_at + (i * 4 + e) * LANES, LANES, 4)
         row = i * 4 + q // 4
-        # The diagonal panel, mirrored: its rows have all of their numbers.
+        # The panel on the diagonal, with all of its elements: the upper ones are mirrored.
         col = i * 4 + q % 4
         high = tl.maximum(row, col)
         at = inverses + (high * (high + 1) // 2 + tl.minimum(row, col)) * 16
@@ -181,7 +185,7 @@ def multiply_panels(inverses, m_at, u_at, valid, panels, D: tl.constexpr, LANES:
 
 @triton.jit
 def times(panel, x, ROW: tl.constexpr, COL: tl.constexpr):
-    """A panel times a vector of 4; strides 4, 1 for the panel itself, 1, 4 for its transpose."""
+    """A panel times a vector of 4; strides ROW, COL are 4, 1, or 1, 4 for its transpose."""
     result = ()
     for r in tl.static_range(4):
         total = panel[r * ROW] * x[0]

@@ -1,7 +1,7 @@
-"""Update, inversion and step of small blocks, everything of a block in one thread's registers.
+"""Update, inversion and step of small blocks, each block in the registers of one thread.
 
-One kernel serves all of them: what a launch does not do is compiled out, what it does to some of
-the tiles only is masked.
+One kernel does any of them: operations that a launch does not ask for are compiled out, and tiles
+outside the range of an operation are masked.
 """
 
 from __future__ import annotations
@@ -35,16 +35,19 @@ def load_triangle(at, mask, T: tl.constexpr):
 
 @triton.jit
 def times_vector(at, m, mask, D: tl.constexpr, SPARING: tl.constexpr):
-    """``P m``, for ``P`` in memory. ``SPARING``: others need registers at the same time."""
+    """``P m``, for ``P`` in memory.
+
+    ``SPARING`` lowers the register pressure, for a kernel that holds other values at the same time.
+    """
     u = ()
     for i in tl.static_range(D):
         if SPARING and i == 2 * D // 3:
-            # The second half of the numbers is not read before the first is used.
+            # The second half of the elements is not loaded before the first half is used.
             tl.debug_barrier()
         row = ()
         for j in tl.static_range(i + 1):
-            number = tl.load(at + (i * (i + 1) // 2 + j) * 16, mask=mask, other=0.0)
-            row = row + (number.to(tl.float32),)
+            element = tl.load(at + (i * (i + 1) // 2 + j) * 16, mask=mask, other=0.0)
+            row = row + (element.to(tl.float32),)
         u = add_row(u, row, m, i)
     return u
 
@@ -58,48 +61,49 @@ def load_diagonal(at, mask, D: tl.constexpr):
 
 
 @triton.jit
-def sum_backwards(numbers, D: tl.constexpr):
-    """In the order in which ``update_triangle`` adds up a trace."""
-    total = tl.zeros_like(numbers[0])
+def sum_backwards(elements, D: tl.constexpr):
+    """The sum in the order in which ``update_triangle`` adds up a trace."""
+    total = tl.zeros_like(elements[0])
     for i in tl.static_range(D - 1, -1, -1):
-        total += numbers[i]
+        total += elements[i]
     return total
 
 
 @triton.jit
 def update_triangle(at, d, updated, wanted, beta, D: tl.constexpr, SPARING: tl.constexpr):
-    """``beta G + (1 - beta) d d^T`` and its trace; G itself in lanes that are only wanted.
+    """``G <- beta G + (1 - beta) d d^T`` where ``updated``; returns the triangle and its trace.
 
-    ``SPARING``: others need registers at the same time.
+    Lanes that are ``wanted`` but not ``updated`` return ``G`` as it is. ``SPARING`` lowers the
+    register pressure, for a kernel that holds other values at the same time.
     """
     keep = tl.where(updated, tl.cast(beta, tl.float32), 1.0)
     add = tl.where(updated, tl.cast(1.0 - beta, tl.float32), 0.0)
     v = ()
     for i in tl.static_range(D):
-        # 0 times an infinite gradient would not be 0.
+        # 0 times an infinite gradient would be NaN.
         v = v + (tl.where(updated, d[i], 0.0),)
     result = ()
     trace = tl.zeros_like(keep)
-    # The last row first: v needs a register less with every row that takes some.
+    # The last row first: every row takes registers, and after it v needs one less.
     for i in tl.static_range(D - 1, -1, -1):
         added = add * v[i]
         row = ()
         for j in tl.static_range(i + 1):
-            number = tl.load(at + (i * (i + 1) // 2 + j) * 16, mask=wanted, other=0.0)
-            number = tl.fma(added, v[j], keep * number)
-            tl.store(at + (i * (i + 1) // 2 + j) * 16, number, mask=updated)
-            row = row + (number,)
+            element = tl.load(at + (i * (i + 1) // 2 + j) * 16, mask=wanted, other=0.0)
+            element = tl.fma(added, v[j], keep * element)
+            tl.store(at + (i * (i + 1) // 2 + j) * 16, element, mask=updated)
+            row = row + (element,)
         trace += row[i]
         result = row + result
         if SPARING and i > 4:
-            # All reads at once would need registers for themselves and for all of v.
+            # If all loads came at once, they and all of v would need registers together.
             tl.debug_barrier()
     return result, trace
 
 
 @triton.jit
 def write_tallies(at, weight, trace, updated, TILES: tl.constexpr):
-    """Weight, and trace of G / weight over the finite blocks, of every tile that was updated."""
+    """Writes the weight and the trace of ``G / weight`` of every tile that was updated."""
     finite = tl.where(is_finite(trace) & updated, trace, 0.0).to(tl.float64)
     traces = tl.sum(tl.reshape(finite, (TILES, 16)), axis=1)
     weights = tl.max(tl.reshape(weight, (TILES, 16)), axis=1)
@@ -118,7 +122,7 @@ def scaled(a, scale, T: tl.constexpr):
 
 
 @triton.jit
-def lifted(a, damping, D: tl.constexpr):
+def damped(a, damping, D: tl.constexpr):
     """``A + damping I``"""
     result = ()
     for i in tl.static_range(D):
@@ -129,17 +133,20 @@ def lifted(a, damping, D: tl.constexpr):
 
 
 @triton.jit
-def store_triangle(at, numbers, mask, T: tl.constexpr):
+def store_triangle(at, elements, mask, T: tl.constexpr):
     for i in tl.static_range(T):
-        tl.store(at + i * 16, numbers[i].to(at.dtype.element_ty), mask=mask)
+        tl.store(at + i * 16, elements[i].to(at.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def lanes_of(item, lane, T: tl.constexpr):
-    """First tile of an item of work; of each lane, if it has a block, its tile and its place there.
+    """Where the blocks of an item of work are.
 
-    Called again wherever they are needed after a triangle: reading numbers that are in the cache
-    is cheaper than keeping registers from it.
+    Returns the first tile of the item and, for each lane, whether it has a block, the tile of that
+    block and the offset of its triangle.
+
+    Kernels call this again after every use of a triangle: loads that hit the cache are cheaper than
+    registers that the triangle needs.
     """
     tile = tl.load(item + 1)
     valid = lane < tl.load(item + 3)
@@ -154,7 +161,7 @@ def within(lane_tile, valid, first, last):
 
 @triton.jit
 def weight_after(tallies, lane_tile, valid, updated, beta, UPDATE: tl.constexpr):
-    """What each lane's tile will weigh; its tally must not be written yet."""
+    """The weight of each lane's tile after the update; its tally must not be written yet."""
     weight = tl.load(tallies + 2 * lane_tile, mask=valid, other=0.0)
     if UPDATE:
         weight = tl.where(updated, beta * weight + (1.0 - beta), weight)
@@ -164,7 +171,7 @@ def weight_after(tallies, lane_tile, valid, updated, beta, UPDATE: tl.constexpr)
 @triton.jit
 def note_tallies(tallies, tile, lane_tile, valid, updated, trace, beta, TILES: tl.constexpr):
     weight = weight_after(tallies, lane_tile, valid, updated, beta, True)
-    # One weight per tile: read by all of its lanes before the first of them writes.
+    # All lanes of a tile load its weight before one of them stores it.
     tl.debug_barrier()
     write_tallies(tallies + 2 * tile, weight, trace, updated, TILES)
 
@@ -188,9 +195,9 @@ def note_tallies(tallies, tile, lane_tile, valid, updated, trace, beta, TILES: t
 )
 def register_pass(
     work,  # int32 [items, 4]: tensor, first tile, first block in the tensor, blocks
-    spans,  # int32 [tensors, 2]: first tile, items
-    pointers,  # int64 [3, tensors]: params, grads, momenta; 0 where absent
-    views,  # int64 [3, tensors, 4]: see table.view_of
+    spans,  # int32 [tensors, 2]: first tile, number of items
+    pointers,  # int64 [3, tensors]: params, grads, momenta; 0 where there is none
+    views,  # int64 [3, tensors, 4]: the fields of BlockView
     stats,  # float32 [tiles, T, 16]
     tallies,  # float64 [tiles, 2]: weight, trace
     inverses,  # [tiles, T, 16]
@@ -199,9 +206,9 @@ def register_pass(
     controls,  # float64 [lr, momentum correction, update, invert]
     targets,  # float64, one or one per tensor
     directions,  # float32 [tiles, 16, D]
-    norms,  # float64 [tiles, 2]
-    scales,  # float64 [tensors]
-    tickets,  # int32 [tensors]
+    norms,  # float64 [tiles, 2]: squared norms of P M and of Adam's step, in an item's first tile
+    scales,  # float64 [tensors]: see finish_norms
+    tickets,  # int32 [tensors]: programs that have written their norms
     first_item,
     tensors,
     damping_stride,
@@ -216,9 +223,9 @@ def register_pass(
     momentum_correction: tl.float32,
     beta: tl.float64,
     D: tl.constexpr,
-    WIDTH: tl.constexpr,  # the power of two D fits in
+    WIDTH: tl.constexpr,  # D rounded up to a power of two
     LANES: tl.constexpr,
-    UNROLL: tl.constexpr,
+    UNROLL: tl.constexpr,  # pivots per iteration of the inversion
     UPDATE: tl.constexpr,
     INVERT: tl.constexpr,
     STEP: tl.constexpr,
@@ -227,15 +234,17 @@ def register_pass(
     REFRESH: tl.constexpr,
     CONTROLS: tl.constexpr,
     STRIDED: tl.constexpr,
-    LIMIT: tl.constexpr,  # the least number that the format of the inverses cannot hold
+    LIMIT: tl.constexpr,  # the least value that overflows in the format of the inverses
     PARAM: tl.constexpr,
     GRAD: tl.constexpr,
     MOMENTUM: tl.constexpr,
 ):
-    """The pass of ``csrc/job.h`` over the blocks of one item of work.
+    """The pass that ``TileJob`` of ``csrc/job.h`` describes, over the blocks of one item of work.
 
-    G <- beta G + (1 - beta) D D^T;  P <- (G / weight + damping I)^-1;  M <- momentum M + D;
-    W <- W - lr (P M + weight_decay W), or P M and its norms into ``directions`` and ``norms``.
+    UPDATE: G <- beta G + (1 - beta) D D^T
+    INVERT: P <- (G + damping I)^-1, of G / weight with DEBIAS
+    STEP:   M <- momentum M + D and, without TARGETS, W <- W - lr (P M + weight_decay W).
+            With TARGETS, P M and its norms go to ``directions`` and ``norms`` instead.
     """
     T: tl.constexpr = D * (D + 1) // 2
     TILES: tl.constexpr = LANES // 16
@@ -264,7 +273,7 @@ def register_pass(
         updated = within(lane_tile, valid, update_first, update_last)
         inverted = within(lane_tile, valid, invert_first, invert_last)
         if DEBIAS and INVERT:
-            # Before there is a triangle: double precision takes registers.
+            # Before the triangle is loaded, since float64 arithmetic takes registers.
             weight = weight_after(tallies, lane_tile, valid, updated, beta, UPDATE).to(tl.float32)
             unbias = tl.where(weight > 0.0, tl.div_rn(1.0, weight), 1.0)
         if UPDATE:
@@ -280,8 +289,8 @@ def register_pass(
             if (tile < invert_last) & (tile + TILES > invert_first):
                 if DEBIAS:
                     a = scaled(a, unbias, T)
-                lift = tl.load(damping + tensor * damping_stride).to(tl.float32)
-                a, failed = inverse(lifted(a, lift, D), LIMIT, D, UNROLL)
+                tensor_damping = tl.load(damping + tensor * damping_stride).to(tl.float32)
+                a, failed = inverse(damped(a, tensor_damping, D), LIMIT, D, UNROLL)
             tile, valid, lane_tile, place = lanes_of(item, lane, T)
             inverted = within(lane_tile, valid, invert_first, invert_last)
             tl.store(info + tile.to(tl.int64) * 16 + lane, failed, mask=inverted)
@@ -289,31 +298,31 @@ def register_pass(
         if STEP:
             block = tl.load(item + 2)
             if UPDATE and not INVERT:
-                # Also so that others may read the tallies.
+                # Other threads read the tallies below.
                 tl.debug_barrier()
                 tile, valid, lane_tile, place = lanes_of(item, lane, T)
             if INVERT or UPDATE:
                 tensor = tl.load(item)
             if INVERT:
                 grads = tl.load(pointers + GRADS * tensors + tensor).to(tl.pointer_type(GRAD))
-            moments = tl.load(pointers + MOMENTA * tensors + tensor).to(tl.pointer_type(MOMENTUM))
+            momenta = tl.load(pointers + MOMENTA * tensors + tensor).to(tl.pointer_type(MOMENTUM))
             d_at, d_stride = block_offsets(views, tensors, GRADS, tensor, block, lane, D, STRIDED)
             m_at, m_stride = block_offsets(views, tensors, MOMENTA, tensor, block, lane, D, STRIDED)
             if INVERT or not UPDATE:
                 d = load_columns(grads, d_at, d_stride, valid, 0, D)
-            m = load_columns(moments, m_at, m_stride, valid, 0, D)
+            m = load_columns(momenta, m_at, m_stride, valid, 0, D)
             m = combined(momentum, m, 1.0, d, D)
             if STRIDED:
-                store_columns(moments, m_at, m_stride, m, valid, D)
+                store_columns(momenta, m_at, m_stride, m, valid, D)
             else:
                 count = tl.load(item + 3)
-                store_rows(moments + block.to(tl.int64) * D, m, count, D, D, LANES, WIDTH)
-            # A fresh inverse is read back, and where there is none, the last one: to keep it in
-            # registers until M has come would cost a quarter of the threads.
+                store_rows(momenta + block.to(tl.int64) * D, m, count, D, D, LANES, WIDTH)
+            # P is loaded even if it was computed above: keeping it in registers until M is loaded
+            # would cost a quarter of the occupancy.
             u = times_vector(inverses + place, m, valid, D, UPDATE)
 
         if STEP and not TARGETS:
-            # Read again: the masks of all rows would otherwise be kept in registers since M.
+            # Loaded again: otherwise the masks of all rows would stay in registers since M.
             tensor = tl.load(item)
             block = tl.load(item + 2)
             count = tl.load(item + 3)
@@ -335,7 +344,7 @@ def register_pass(
             tl.store(norms + 2 * tile, square)
             if REFRESH:
                 v = load_diagonal(stats + place, valid, D)
-                # The tallies of an update alone are written already.
+                # Without an inversion, the tallies are written already.
                 updated = within(lane_tile, valid, update_first, update_last)
                 weight = weight_after(tallies, lane_tile, valid, updated, beta, UPDATE and INVERT)
                 adam = adam_square(m, v, weight.to(tl.float32), momentum_correction, D)
@@ -346,7 +355,7 @@ def register_pass(
             )
 
         if UPDATE and INVERT:
-            # Last: the sums over lanes need registers that the triangle would have to give up.
+            # Last, since the sums over lanes need registers that the triangle holds before.
             tile, valid, lane_tile, place = lanes_of(item, lane, T)
             updated = within(lane_tile, valid, update_first, update_last)
             trace = sum_backwards(load_diagonal(stats + place, updated, D), D)

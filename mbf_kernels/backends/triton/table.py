@@ -1,10 +1,10 @@
-"""Where the kernels find their tensors: work lists, pointer tables and buffers, kept per state.
+"""Work lists, pointer tables and scratch memory on the device, kept for each state.
 
-Kernels take many tensors in one launch. What depends on the layout alone is made once: ``work``
-says, for every program, which blocks of which tensor are its own (one load, where a search over
-the tensors would be a chain of them). Addresses of tensors change, those of gradients every step:
-they are one small table, copied again only when an address in it is new, in one copy that nobody
-waits for.
+One launch serves many tensors. A work list, which depends on the layout alone and is made once,
+tells each program which blocks of which tensor it handles; a search over the tensors would be a
+chain of dependent loads. The addresses of the tensors are in a small table. Those of
+gradients may change at every step; the table is copied to the device when an address is new, in one
+asynchronous copy.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from ...block_view import ONE_ROW, block_view
 from ...layout import TILE_BLOCKS, TileLayout
 from ...state import BlockState
 
-# What the programs of a launch may have of scratch memory together: they take turns beyond it. It
-# fits the second-level cache of an A100 or newer.
+# The most scratch memory that the programs of a launch share: it fits the second-level cache of an
+# A100 or newer. Fewer programs then handle several items of work each, one after the other.
 SCRATCH_BYTES = 32 << 20
 
 
 def panel_rows(panels: int) -> int:
-    """Numbers a lane has in scratch memory for a triangle of panels and one of its columns."""
+    """Elements of scratch memory that a lane needs for a triangle of panels and one column."""
     return 16 * (panels * (panels + 1) // 2 + panels)
 
 
 @dataclass(frozen=True)
 class Work:
-    """The items of work of a layout, ``lanes`` blocks each, none across two tensors."""
+    """A layout cut into items of work: up to ``lanes`` consecutive blocks of one tensor each."""
 
     items: Tensor  # int32 [items, 4]: tensor, first tile, first block in the tensor, blocks
-    spans: Tensor  # int32 [tensors, 2]: first tile, items
-    tiles: list[int]  # first tile of each item
+    spans: Tensor  # int32 [tensors, 2]: first tile, number of items
+    tiles: list[int]  # the first tile of each item
 
     @staticmethod
     def of(layout: TileLayout, lanes: int, device: torch.device) -> Work:
@@ -59,14 +59,14 @@ class Work:
         )
 
     def within(self, tiles: tuple[int, int]) -> tuple[int, int]:
-        """The items, first and one past the last, that these tiles lie in."""
+        """The first item that has any of these tiles, and one past the last."""
         if tiles[0] >= tiles[1]:
             return 0, 0
         return max(bisect_right(self.tiles, tiles[0]) - 1, 0), bisect_left(self.tiles, tiles[1])
 
 
 class HostTable:
-    """A small table of numbers on the device that follows one on the host."""
+    """A small table on the device that is kept equal to values on the host."""
 
     def __init__(self, length: int, dtype: torch.dtype, device: torch.device) -> None:
         self._copy = torch.empty(length, dtype=dtype, device=device)
@@ -75,7 +75,7 @@ class HostTable:
         self._of_graphs: list[Tensor] = []
 
     def refresh(self, values: Sequence[float]) -> Tensor:
-        """The values on the device; copied only if they are not there yet."""
+        """The table with these values; copies them only if they are new."""
         capturing = self._copy.is_cuda and torch.cuda.is_current_stream_capturing()
         if values != self._values:
             self._values = values
@@ -84,20 +84,20 @@ class HostTable:
                 self._copy = torch.empty_like(self._copy)
                 self._in_graph = False
             if self._copy.is_cuda:
-                # Pinned memory comes from torch's cache, which lends it again after the copy.
+                # torch's cache of pinned memory reuses it only after the copy.
                 host = host.pin_memory()
             if capturing:
                 self._of_graphs.append(host)
             self._copy.copy_(host, non_blocking=True)
         if capturing:
-            # A graph reads the same memory whenever it runs: nobody else may write there again.
+            # A graph reads this memory whenever it is replayed, so it is kept and not reused.
             self._of_graphs.append(self._copy)
             self._in_graph = True
         return self._copy
 
 
 class StateTables:
-    """Everything the launches of one :class:`BlockState` keep between steps."""
+    """What the launches for one :class:`BlockState` keep between steps."""
 
     def __init__(self, layout: TileLayout, device: torch.device) -> None:
         tensors = len(layout.block_counts)
@@ -108,10 +108,10 @@ class StateTables:
         self._views = HostTable(3 * tensors * 4, torch.int64, device)
         self._damping = HostTable(max(tensors, 1), torch.float64, device)
         self._one_damping = HostTable(1, torch.float64, device)
-        self.nothing = torch.zeros(4, dtype=torch.int64, device=device)
+        self.nothing = torch.zeros(4, dtype=torch.int64, device=device)  # for unused arguments
         self.tile_starts = torch.tensor(layout.tile_starts, dtype=torch.int32).to(device)
-        numbers = [float(max(n, 1) * layout.block_size) for n in layout.block_counts]
-        self.numbers = torch.tensor(numbers, dtype=torch.float64).to(device)
+        elements = [float(max(n, 1) * layout.block_size) for n in layout.block_counts]
+        self.elements = torch.tensor(elements, dtype=torch.float64).to(device)
         self.absolute_damping = torch.zeros(max(tensors, 1), dtype=torch.float64, device=device)
         self.scales = torch.zeros(max(tensors, 1), dtype=torch.float64, device=device)
         self.tickets = torch.zeros(max(tensors, 1), dtype=torch.int32, device=device)
@@ -123,14 +123,17 @@ class StateTables:
         return self._work[lanes]
 
     def pointers(self, group: object, lists: Sequence[Sequence[Tensor | None]]) -> Tensor:
-        """Addresses ``[3, tensors]``; 0 where there is no tensor."""
+        """The addresses of all tensors, ``[3, tensors]``; 0 where there is none.
+
+        Calls of the same ``group`` share a table, which is copied when an address changes.
+        """
         addresses = [0 if t is None else t.data_ptr() for tensors in lists for t in tensors]
         if group not in self._pointers:
             self._pointers[group] = HostTable(len(addresses), torch.int64, self.device)
         return self._pointers[group].refresh(addresses)
 
     def views(self, lists: Sequence[Sequence[Tensor | None]]) -> Tensor | None:
-        """``[3, tensors, 4]`` of :class:`BlockView`, or None where all blocks are contiguous."""
+        """The fields of :class:`BlockView`, ``[3, tensors, 4]``; None if all are contiguous."""
         if all(t is None or t.is_contiguous() for tensors in lists for t in tensors):
             return None
         d = self.layout.block_size
@@ -138,12 +141,12 @@ class StateTables:
         found: list[int] = []
         for tensors in lists:
             for tensor in tensors:
-                # MiniBlocks gives no tensor that has none.
+                # MiniBlocks passes only tensors that have a view.
                 found += absent if tensor is None else block_view(tensor, d) or absent
         return self._views.refresh(found)
 
     def damping(self, values: Tensor) -> tuple[Tensor, int]:
-        """On the device, with the stride from one tensor's value to the next."""
+        """The values on the device, and the stride from one tensor's value to the next."""
         values = values.detach().reshape(-1)
         stride = 0 if values.numel() == 1 else 1
         if values.device == self.device and self.device.type != "cpu":
@@ -152,7 +155,7 @@ class StateTables:
         return table.refresh(values.tolist()), stride
 
     def scratch(self, length: int) -> Tensor:
-        """Float32 numbers for one launch at a time."""
+        """At least ``length`` float32 elements, for one launch at a time."""
         if self._scratch is None or self._scratch.numel() < length:
             self._scratch = torch.empty(length, dtype=torch.float32, device=self.device)
         return self._scratch
@@ -162,7 +165,7 @@ _tables: MutableMapping[BlockState, StateTables] = WeakIdKeyDictionary()
 
 
 def tables_of(state: BlockState) -> StateTables:
-    """Kept as long as the state itself."""
+    """The tables of a state, which live as long as the state itself."""
     tables = _tables.get(state)
     if tables is None or tables.device != state.stats.device or tables.layout is not state.layout:
         tables = StateTables(state.layout, state.stats.device)

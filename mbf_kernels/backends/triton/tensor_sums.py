@@ -1,6 +1,6 @@
-"""Sums over whole tensors: norms of steps, and the mean diagonal that relative damping goes by.
+"""Sums over whole tensors: the norms of steps, and the mean diagonals for relative damping.
 
-Always in the same order, so that results do not depend on which program comes first.
+The order of additions is fixed, so that results do not depend on which program finishes first.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ CHUNK: tl.constexpr = tl.constexpr(256)
 
 @triton.jit
 def strided_sum(pointer, count, stride):
-    """Of ``count`` float64 numbers, ``stride`` apart, in a fixed order."""
+    """The sum of ``count`` float64 values, ``stride`` apart, in a fixed order."""
     total = tl.zeros((CHUNK,), tl.float64)
     for start in range(0, count, CHUNK):
         k = start + tl.arange(0, CHUNK)
-        # Written by other multiprocessors: not from this one's own cache.
+        # Other multiprocessors wrote the values: .cg bypasses this one's own cache.
         total += tl.load(pointer + k * stride, mask=k < count, other=0.0, cache_modifier=".cg")
     return tl.sum(total, axis=0)
 
@@ -34,9 +34,10 @@ def finish_norms(
     TILES: tl.constexpr,
     REFRESH: tl.constexpr,
 ):
-    """Called by every program after it has written its norms; the last one of a tensor sums them.
+    """Every program calls this after it has written its norms; the last of a tensor sums them.
 
-    Leaves in ``scales`` what rescales P M of the tensor to its target norm.
+    Sets ``scales`` of the tensor to the factor that brings its P M to the target norm. With REFRESH
+    the target norm is first set to the norm of Adam's step.
     """
     first = tl.load(spans + 2 * tensor)
     items = tl.load(spans + 2 * tensor + 1)
@@ -59,17 +60,17 @@ def finish_norms(
 def damping_of_tensors(
     tallies,  # float64 [tiles, 2]: weight, trace
     tile_starts,  # int32 [tensors + 1]
-    numbers,  # float64 [tensors]: blocks * D
+    elements,  # float64 [tensors]: blocks * D
     damping,  # float64, one or one per tensor
-    absolute,  # float64 [tensors]
+    absolute,  # float64 [tensors]: the result
     damping_stride,
     LEAST: tl.constexpr,
 ):
-    """Relative damping in absolute terms: times the mean diagonal of G / weight, LEAST or more."""
+    """Makes relative damping absolute: times the mean diagonal of G / weight, LEAST or more."""
     tensor = tl.program_id(0)
     first = tl.load(tile_starts + tensor)
     tiles = tl.load(tile_starts + tensor + 1) - first
     trace = strided_sum(tallies + 2 * first + 1, tiles, 2)
     relative = tl.load(damping + tensor * damping_stride)
-    value = relative * trace / tl.load(numbers + tensor)
+    value = relative * trace / tl.load(elements + tensor)
     tl.store(absolute + tensor, tl.where(value > LEAST, value, LEAST))
