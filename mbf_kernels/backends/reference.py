@@ -117,6 +117,20 @@ def _adam_norms(
     return [_finite_sum(span).sqrt() for span in state.layout.split(squares, spans)]
 
 
+def _with_controls(
+    options: StepOptions, update: Update, inversion: Inversion
+) -> tuple[StepOptions, Update, Inversion]:
+    """The call with what its controls say on the device; plain torch waits to read them."""
+    assert options.controls is not None
+    lr, momentum_correction, updates, inverts = options.controls.tolist()
+    scalars = options.scalars._replace(lr=lr, momentum_correction=momentum_correction)
+    return (
+        options._replace(scalars=scalars, controls=None),
+        update if updates else update._replace(tiles=(0, 0)),
+        inversion if inverts else inversion._replace(tiles=(0, 0)),
+    )
+
+
 class Reference(Backend):
     """Plain torch, with a given function that inverts dense matrices."""
 
@@ -190,6 +204,8 @@ class Reference(Backend):
         inversion: Inversion,
         buffers: Buffers,
     ) -> None:
+        if options.controls is not None:
+            options, update, inversion = _with_controls(options, update, inversion)
         self.update_(state, grads, update)
         self._invert(state, inversion, _spans(state, inversion.tiles, grads))
         _step(state, params, grads, momenta, options)

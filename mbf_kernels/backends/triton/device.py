@@ -9,10 +9,13 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
+# Triton itself settles this when it is imported.
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
 
 def target(device: torch.device) -> GPUTarget:
     """The target of Triton's compiler for tensors on ``device``; raises if it is another one."""
-    if os.environ.get("TRITON_INTERPRET") == "1":
+    if INTERPRETED:
         return GPUTarget("interpreter", 0, 32)
     driver = triton.runtime.driver.active
     if driver.get_active_torch_device().type != device.type:
