@@ -1,12 +1,13 @@
-"""Which device, backends and instruction sets the tests run on.
+"""The device, backends and instruction sets that the tests run on.
 
-``backend`` runs a test once per backend of the device, ``variant`` once per backend and instruction
-set, ``isa`` once per instruction set of the CPU kernels. All of them restore what was set before.
+The fixture ``backend`` runs a test once per backend of the device, ``variant`` once per backend and
+instruction set, ``isa`` once per instruction set of the CPU kernels. Each of them restores the
+previous choice.
 """
 
 import os
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy comes in with torch
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before torch imports numpy
 
 import pytest
 import torch
@@ -17,8 +18,8 @@ from tests.support import requirements
 from tests.support.backends import backends_of, require_backend
 from tests.support.requirements import require
 
-# On a busy machine a parallel region costs milliseconds, whatever the work in it. Tests of threads
-# ask for them through the ``threads`` fixture.
+# On a busy machine a parallel region costs milliseconds, however little work it has. A test that
+# needs several threads asks for them through the ``threads`` fixture.
 torch.set_num_threads(1)
 
 
@@ -45,10 +46,10 @@ def pytest_generate_tests(metafunc):
 
 
 def pytest_collection_modifyitems(items):
-    """Slow tests come first.
+    """Puts slow tests first.
 
-    A worker takes a whole module or class: a slow one that is started last keeps one worker busy
-    after all others have finished.
+    A worker takes a whole module or class. A slow one that starts last keeps one worker busy after
+    all others have finished.
     """
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
@@ -68,7 +69,7 @@ def backend(request):
 
 @pytest.fixture
 def variant(request):
-    """A backend and, for the CPU, an instruction set: ``(name, isa)``, isa '' elsewhere."""
+    """The backend and instruction set in use: ``(name, isa)``; isa is '' except for ``cpu``."""
     name, isa = request.param
     require_backend(name)
     if isa:
@@ -83,7 +84,7 @@ def variant(request):
 
 @pytest.fixture
 def isa(request):
-    """The instruction set of the CPU kernels in use."""
+    """The name of the instruction set that the CPU kernels use."""
     require(requirements.extension)
     EXTENSION.select_isa(request.param)
     try:
@@ -102,7 +103,7 @@ def extension():
 
 @pytest.fixture
 def threads():
-    """Lets a test change torch's thread count."""
+    """A function that sets torch's thread count for the rest of the test."""
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)

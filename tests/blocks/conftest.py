@@ -1,4 +1,4 @@
-"""Fixtures of the tests of blocks."""
+"""A scene with small and with large blocks, on every backend."""
 
 import pytest
 

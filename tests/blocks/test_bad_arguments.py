@@ -1,4 +1,4 @@
-"""Wrong arguments: the exception, its message, and that nothing was written before it."""
+"""Wrong arguments raise an exception with a precise message, and nothing is written before it."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ LISTS = ["params", "grads", "momenta"]
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_number_of_tensors(scene, name):
+def test_a_wrong_number_of_tensors_is_refused(scene, name):
     short = getattr(scene, name)[:1]
     match = rf"{name}: expected 2 tensors, got 1"
     scene.refuses(ValueError, match, lambda s: s.step(**{name: short}))
@@ -25,7 +25,7 @@ def test_number_of_tensors(scene, name):
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_number_of_elements(scene, name):
+def test_a_wrong_number_of_elements_is_refused(scene, name):
     first, second = getattr(scene, name)
     d = scene.blocks.block_size
     wrong = [first, second[:-1]]
@@ -37,7 +37,7 @@ def test_number_of_elements(scene, name):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int32, torch.bfloat16, torch.complex64])
 @pytest.mark.parametrize("name", LISTS)
-def test_dtype(scene, name, dtype):
+def test_a_wrong_dtype_is_refused(scene, name, dtype):
     first, second = getattr(scene, name)
     wrong = [first, second.to(dtype)]
     found = str(dtype).removeprefix("torch.")
@@ -48,8 +48,8 @@ def test_dtype(scene, name, dtype):
 
 
 @pytest.mark.parametrize("name", ["grads", "momenta"])
-def test_dtype_beside_short_parameters(backend, device, name):
-    """float32 is welcome there, the other short format is not."""
+def test_float16_beside_bfloat16_parameters_is_refused(backend, device, name):
+    """Beside bfloat16 parameters, bfloat16 and float32 are accepted, but not float16."""
     scene = Scene(device, dtype=torch.bfloat16)
     first, second = getattr(scene, name)
     match = rf"{name}\[0\]: expected bfloat16 or float32, got float16"
@@ -57,7 +57,7 @@ def test_dtype_beside_short_parameters(backend, device, name):
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_device(scene, name):
+def test_a_tensor_on_another_device_is_refused(scene, name):
     first, second = getattr(scene, name)
     wrong = [first, torch.empty_like(second, device="meta")]
     match = rf"{name}\[1\]: expected a tensor on {scene.blocks.device}, got one on meta"
@@ -67,14 +67,14 @@ def test_device(scene, name):
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_sparse(scene, name):
+def test_a_sparse_tensor_is_refused(scene, name):
     first, second = getattr(scene, name)
     match = rf"{name}\[0\]: expected a dense tensor, got layout torch.sparse_coo"
     scene.refuses(TypeError, match, lambda s: s.step(**{name: [first.to_sparse(), second]}))
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_not_a_tensor(scene, name):
+def test_an_object_that_is_no_tensor_is_refused(scene, name):
     first, second = getattr(scene, name)
     wrong = [first, None if name == "params" else second.cpu().numpy()]
     match = rf"{name}\[1\]: expected a tensor, got (NoneType|ndarray)"
@@ -82,14 +82,14 @@ def test_not_a_tensor(scene, name):
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, NAN, INF, -INF])
-def test_beta(scene, value):
+def test_beta_outside_0_to_1_is_refused(scene, value):
     match = r"beta: expected a number in \[0, 1\], got"
     scene.refuses(ValueError, match, lambda s: s.blocks.update_(s.grads, beta=value))
     scene.refuses(ValueError, match, lambda s: s.step(beta=value))
 
 
 @pytest.mark.parametrize("value", [-1e-9, NAN, INF, -INF])
-def test_damping(scene, value):
+def test_damping_that_is_negative_or_not_finite_is_refused(scene, value):
     match = r"damping: expected a finite number >= 0, got"
     values = torch.tensor([0.5, value])
     for damping in (value, torch.tensor(value), values):
@@ -98,7 +98,7 @@ def test_damping(scene, value):
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_number_of_damping_values(scene, count):
+def test_a_wrong_number_of_damping_values_is_refused(scene, count):
     match = rf"damping: expected 1 or 2 values, got {count}"
     values = torch.full((count,), 0.5)
     scene.refuses(ValueError, match, lambda s: s.blocks.invert_(values))
@@ -106,7 +106,7 @@ def test_number_of_damping_values(scene, count):
 
 
 @pytest.mark.parametrize("part", [(2, 2), (-1, 3), (0, 0), (1,), (0.5, 2), 3, "half"])
-def test_part(scene, part):
+def test_an_invalid_part_is_refused(scene, part):
     match = r"{}: expected \(i, n\) with 0 <= i < n, got"
     scene.refuses(ValueError, match.format("update"), lambda s: s.step(update=part))
     scene.refuses(ValueError, match.format("invert"), lambda s: s.step(invert=part))
@@ -116,7 +116,7 @@ def test_part(scene, part):
     )
 
 
-def test_target_norms_to_be_refreshed(scene):
+def test_target_norms_that_cannot_be_refreshed_are_refused(scene):
     for bad in (torch.zeros(1, dtype=torch.float64), torch.zeros(2), None):
         scene.refuses(
             (TypeError, ValueError),
@@ -125,7 +125,7 @@ def test_target_norms_to_be_refreshed(scene):
         )
 
 
-def test_an_empty_gradient_is_not_an_absent_one(scene):
+def test_an_empty_gradient_does_not_count_as_missing(scene):
     grads = [scene.grads[0], scene.grads[1].new_empty(0)]
     match = r"grads\[1\]: expected \d+ numbers, got 0"
     scene.refuses(ValueError, match, lambda s: s.step(grads=grads))
@@ -134,18 +134,18 @@ def test_an_empty_gradient_is_not_an_absent_one(scene):
 
 @pytest.mark.parametrize("name", ["lr", "momentum", "weight_decay"])
 @pytest.mark.parametrize("value", [NAN, INF])
-def test_scalars(scene, name, value):
+def test_a_scalar_that_is_not_finite_is_refused(scene, name, value):
     match = rf"{name}: expected a finite number, got"
     scene.refuses(ValueError, match, lambda s: s.step(**{name: value}))
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_number_of_target_norms(scene, count):
+def test_a_wrong_number_of_target_norms_is_refused(scene, count):
     match = rf"target_norms: expected 1 or 2 values, got {count}"
     scene.refuses(ValueError, match, lambda s: s.step(target_norms=torch.ones(count)))
 
 
-def test_target_norms_of_another_type(scene):
+def test_target_norms_that_are_no_tensor_are_refused(scene):
     match = "target_norms: expected a tensor or None, got list"
     scene.refuses(TypeError, match, lambda s: s.step(target_norms=[1.0, 2.0]))
 
@@ -165,12 +165,12 @@ def test_target_norms_of_another_type(scene):
         (7, ValueError, r"params\[0\]: expected a multiple of block_size 7 numbers, got 27"),
     ],
 )
-def test_block_size(backend, device, size, error, match):
+def test_an_invalid_block_size_is_refused(backend, device, size, error, match):
     with pytest.raises(error, match=match):
         mk.MiniBlocks([torch.zeros(3, 9, device=device)], block_size=size)
 
 
-def test_block_size_of_a_later_tensor(backend, device):
+def test_a_later_tensor_that_is_not_a_multiple_of_the_block_size_is_refused(backend, device):
     tensors = [torch.zeros(3, 9, device=device), torch.zeros(2, 5, device=device)]
     match = r"params\[1\]: expected a multiple of block_size 9 numbers, got 10 \(shape \(2, 5\)\)"
     with pytest.raises(ValueError, match=match):
@@ -190,13 +190,13 @@ def test_block_size_of_a_later_tensor(backend, device):
         (np.zeros(9), TypeError, r"\[1\]: expected a tensor, got ndarray"),
     ],
 )
-def test_parameters_that_do_not_belong_together(backend, device, second, error, match):
+def test_parameters_that_do_not_belong_together_are_refused(backend, device, second, error, match):
     with pytest.raises(error, match="params" + match):
         mk.MiniBlocks([torch.zeros(9, device=device), second], block_size=9)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.complex64, torch.bool])
-def test_parameter_dtype(backend, device, dtype):
+def test_an_unsupported_parameter_dtype_is_refused(backend, device, dtype):
     match = r"params\[0\]: expected float32 or bfloat16 or float16 or float64, got"
     with pytest.raises(TypeError, match=match):
         mk.MiniBlocks([torch.zeros(9, dtype=dtype, device=device)], block_size=9)
@@ -210,7 +210,7 @@ def test_parameter_dtype(backend, device, dtype):
         ("float32", "inverse_dtype: expected a torch dtype, got str"),
     ],
 )
-def test_inverse_dtype(backend, device, dtype, match):
+def test_an_unsupported_inverse_dtype_is_refused(backend, device, dtype, match):
     with pytest.raises(TypeError, match=match):
         mk.MiniBlocks([torch.zeros(9, device=device)], 9, inverse_dtype=dtype)
 
@@ -219,37 +219,37 @@ def test_inverse_dtype(backend, device, dtype, match):
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (3, 4), (2, 3, 4), (2, 0, 0), (0, 0)])
-def test_spd_inverse_shape(backend, device, shape):
+def test_spd_inverse_refuses_what_is_not_square(backend, device, shape):
     with pytest.raises(ValueError, match=r"A: expected square matrices \(..., d, d\), got shape"):
         mk.spd_inverse(torch.zeros(shape, device=device))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.complex64])
-def test_spd_inverse_dtype(backend, device, dtype):
+def test_spd_inverse_refuses_an_unsupported_dtype(backend, device, dtype):
     with pytest.raises(TypeError, match="A: expected float32 or float64, got"):
         mk.spd_inverse(torch.ones(2, 2, dtype=dtype, device=device))
 
 
 @pytest.mark.parametrize("value", [-1.0, NAN, INF])
 @pytest.mark.parametrize("d", [2, 65])
-def test_spd_inverse_damping(backend, device, d, value):
+def test_spd_inverse_refuses_damping_that_is_negative_or_not_finite(backend, device, d, value):
     with pytest.raises(ValueError, match="damping: expected a finite number >= 0, got"):
         mk.spd_inverse(torch.eye(d, device=device), value)
 
 
-def test_spd_inverse_of_something_else(backend):
+def test_spd_inverse_refuses_an_object_that_is_no_tensor(backend):
     with pytest.raises(TypeError, match="A: expected a tensor, got ndarray"):
         mk.spd_inverse(np.eye(3))
 
 
 @pytest.mark.parametrize("d", [2, 65])
-def test_spd_inverse_while_gradients_are_recorded(backend, device, d):
+def test_spd_inverse_refuses_a_matrix_that_requires_a_gradient(backend, device, d):
     A = torch.eye(d, device=device, requires_grad=True)
     with pytest.raises(RuntimeError, match=r"A\[?0?\]?: requires a gradient .* torch.no_grad\(\)"):
         mk.spd_inverse(A)
 
 
-def test_spd_inverse_of_a_sparse_matrix(backend, device):
+def test_spd_inverse_refuses_a_sparse_matrix(backend, device):
     with pytest.raises((TypeError, ValueError), match="A: expected a dense tensor"):
         mk.spd_inverse(torch.eye(3, device=device).to_sparse())
 

@@ -1,4 +1,4 @@
-"""Memory a step must not write: shared, read-only, or watched by autograd."""
+"""Memory that a step must not write because it is shared, read-only or tracked by autograd."""
 
 import warnings
 
@@ -14,7 +14,7 @@ from tests.support.scene import D
 OVERLAP = "expected separate memory, but they overlap"
 
 
-def test_one_tensor_twice(scene):
+def test_overlapping_tensors_of_one_list_are_refused(scene):
     same = torch.zeros_like(scene.params[1])
     d = scene.blocks.block_size
     for name in ("params", "momenta"):
@@ -24,13 +24,13 @@ def test_one_tensor_twice(scene):
     assert not same.any()
 
 
-def test_parameters_and_momenta(scene):
+def test_momenta_in_the_memory_of_parameters_are_refused(scene):
     match = r"(params|momenta)\[0\] and (params|momenta)\[0\]: " + OVERLAP
     scene.refuses(ValueError, match, lambda s: s.step(momenta=[s.params[0], s.momenta[1]]))
 
 
 @pytest.mark.parametrize("written", ["params", "momenta"])
-def test_gradients_in_written_memory(scene, written):
+def test_gradients_in_written_memory_are_refused(scene, written):
     def call(s):
         s.step(grads=[s.grads[0], getattr(s, written)[1]])
 
@@ -38,7 +38,7 @@ def test_gradients_in_written_memory(scene, written):
     scene.refuses(ValueError, match, call)
 
 
-def test_partial_overlap(scene):
+def test_a_partial_overlap_is_refused(scene):
     """One shared element is enough."""
     n = scene.params[1].numel()
     memory = torch.zeros(2 * n - 1, device=scene.blocks.device)
@@ -51,7 +51,7 @@ def test_partial_overlap(scene):
     assert not memory.any()
 
 
-def test_neighbours_do_not_overlap(scene):
+def test_adjacent_memory_does_not_count_as_overlapping(scene):
     n = scene.params[1].numel()
     memory = torch.zeros(3 * n, device=scene.blocks.device)
     params, grads, momenta = memory[:n], memory[n : 2 * n], memory[2 * n :]
@@ -74,7 +74,7 @@ def test_gradients_may_share_memory(backend, device):
 
 
 @pytest.mark.parametrize("name", ["params", "momenta"])
-def test_expanded(scene, name):
+def test_an_expanded_tensor_is_refused(scene, name):
     d = scene.blocks.block_size
     row = torch.zeros(1, d, device=scene.blocks.device)
     wrong = [row.expand(3, d), getattr(scene, name)[1]]
@@ -93,13 +93,13 @@ def read_only(path, count):
 def read_only_file(tmp_path, device, extension):
     if device.type != "cpu":
         pytest.skip("memory maps are CPU memory")
-    path = tmp_path / "numbers"
+    path = tmp_path / "values"
     np.full(17 * 65, 2.0, dtype=np.float32).tofile(path)
     return path
 
 
 @pytest.mark.parametrize("name", ["params", "momenta"])
-def test_read_only(read_only_file, scene, name):
+def test_read_only_memory_is_refused(read_only_file, scene, name):
     mapped = read_only(read_only_file, 17 * scene.blocks.block_size)
     wrong = [getattr(scene, name)[0], mapped]
     match = rf"{name}\[1\]: its memory is read-only"
@@ -107,14 +107,14 @@ def test_read_only(read_only_file, scene, name):
     assert (mapped == 2.0).all()
 
 
-def test_read_only_gradients_are_fine(read_only_file, scene):
+def test_gradients_may_be_read_only(read_only_file, scene):
     mapped = read_only(read_only_file, 17 * scene.blocks.block_size)
     scene.step(grads=[scene.grads[0], mapped])
     scene.blocks.update_([scene.grads[0], mapped], beta=0.5)
 
 
-def test_read_only_where_writable_memory_was(read_only_file):
-    """An address may be mapped again with other rights: a refusal, not a crash."""
+def test_memory_that_became_read_only_is_refused(read_only_file):
+    """The system may map an address again as read-only: that is refused and does not crash."""
     script = """
         import sys, warnings
         import numpy as np, torch, mbf_kernels as mk
@@ -145,7 +145,7 @@ def test_read_only_where_writable_memory_was(read_only_file):
         pytest.skip("the system mapped the second file elsewhere")
 
 
-def test_requires_grad(scene):
+def test_tensors_that_require_a_gradient_are_written_only_under_no_grad(scene):
     for name in ("params", "momenta"):
         watched = [t.clone().requires_grad_() for t in getattr(scene, name)]
         match = rf"{name}\[0\]: requires a gradient .* expected the call inside torch.no_grad\(\)"
@@ -162,8 +162,8 @@ def test_gradients_that_require_a_gradient_are_only_read(scene):
 
 
 @pytest.mark.parametrize("name", ["params", "momenta"])
-def test_inference_tensors(scene, name):
-    """Like torch itself: not written outside inference mode, free inside it."""
+def test_inference_tensors_are_written_only_in_inference_mode(scene, name):
+    """As with torch's own operations, they cannot be written outside inference mode."""
     with torch.inference_mode():
         frozen = [t.clone() for t in getattr(scene, name)]
     before = [t.clone() for t in frozen]
@@ -176,8 +176,8 @@ def test_inference_tensors(scene, name):
     assert not torch.equal(frozen[1], before[1])
 
 
-def test_updates_are_seen_by_autograd(scene):
-    """A value saved for backward and then stepped over is an error there, as with torch's own."""
+def test_autograd_notices_a_step(scene):
+    """Backward fails if a step changed a value it saved, as after any in-place operation."""
     weight = scene.params[1].clone().requires_grad_()
     loss = (weight * weight).sum()
     with torch.no_grad():
@@ -186,7 +186,7 @@ def test_updates_are_seen_by_autograd(scene):
         loss.backward()
 
 
-def test_version_counters(scene):
+def test_a_step_raises_the_version_counters_of_what_it_writes(scene):
     before = [t._version for t in (*scene.params, *scene.momenta, *scene.grads)]
     scene.blocks.step_(scene.params, scene.grads, scene.momenta, lr=0.1)
     after = [t._version for t in (*scene.params, *scene.momenta, *scene.grads)]
@@ -194,7 +194,7 @@ def test_version_counters(scene):
     assert before[4:] == after[4:], "gradients are only read"
 
 
-def test_a_view_of_a_parameter_notices(backend, device):
+def test_a_step_of_a_view_raises_the_version_counter_of_its_base(backend, device):
     base = torch.zeros(2, D, device=device)
     view = base[1:]
     blocks = mk.MiniBlocks([view], D)

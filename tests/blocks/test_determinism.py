@@ -1,4 +1,7 @@
-"""The same bits for any number of threads."""
+"""Results have the same bits for any number of threads, any neighbours and any size of state.
+
+A second thread must also take its share of the work.
+"""
 
 import contextlib
 import threading
@@ -12,7 +15,7 @@ import mbf_kernels as mk
 from tests.support.block_checks import make, name_of, tensors
 
 THREADS = (1, 2, 3, 4)
-# Far above the work at which a second thread is used, and no multiple of any thread count.
+# Enough blocks for several threads; no count is a multiple of a thread count.
 COUNTS = {1: (30001, 17), 9: (4001, 0, 1777), 25: (701, 33), 40: (131, 2), 65: (23, 4), 90: (11,)}
 SMALL, LARGE = [1, 9, 25, 40], [65, 90]
 
@@ -49,19 +52,19 @@ def steps(d, device, targeted):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=name_of)
 @pytest.mark.parametrize("d", SMALL)
-def test_spd_inverse(isa, device, threads, d, dtype):
+def test_spd_inverse_does_not_depend_on_threads(isa, device, threads, d, dtype):
     on_every_thread_count(threads, inverses(d, dtype, device))
 
 
 @pytest.mark.parametrize("targeted", [False, True], ids=["plain", "targeted"])
 @pytest.mark.parametrize("d", SMALL)
-def test_steps(isa, device, threads, d, targeted):
+def test_steps_do_not_depend_on_threads(isa, device, threads, d, targeted):
     on_every_thread_count(threads, steps(d, device, targeted))
 
 
 @pytest.mark.parametrize("d", LARGE)
-def test_large_blocks(extension, device, threads, d):
-    """Blocks beyond the small kernels, which torch's LAPACK serves."""
+def test_large_blocks_do_not_depend_on_threads(extension, device, threads, d):
+    """Blocks too large for the small kernels go to torch's LAPACK."""
     for dtype in (torch.float32, torch.float64):
         on_every_thread_count(threads, inverses(d, dtype, device))
     for targeted in (False, True):
@@ -69,7 +72,7 @@ def test_large_blocks(extension, device, threads, d):
 
 
 @pytest.mark.parametrize("d", [9, 25])
-def test_short_formats(isa, device, threads, d):
+def test_short_formats_do_not_depend_on_threads(isa, device, threads, d):
     shapes = [(count, d) for count in COUNTS[d]]
 
     def run():
@@ -92,12 +95,12 @@ def test_a_block_does_not_depend_on_its_neighbours(isa, device, threads, d):
     threads(2)
     whole, _ = mk.spd_inverse(A)
     for picked in (slice(5, 6), slice(3, 24), slice(100, 300, 7)):
-        part, _ = mk.spd_inverse(A[picked])
-        assert torch.equal(part, whole[picked]), f"{picked}"
+        alone, _ = mk.spd_inverse(A[picked])
+        assert torch.equal(alone, whole[picked]), f"{picked}"
 
 
 def processor_time_by_thread():
-    """Nanoseconds each thread of this process has run."""
+    """Nanoseconds of processor time of each thread of this process, by thread id."""
     spent = {}
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # a thread may end meanwhile
@@ -106,8 +109,8 @@ def processor_time_by_thread():
 
 
 def own_and_other_time(run):
-    """Processor time of ``run`` on the calling thread, and on all others."""
-    time.sleep(0.1)  # threads that still spin after earlier work go to sleep
+    """Nanoseconds of processor time that ``run`` takes on the calling thread, and on all others."""
+    time.sleep(0.1)  # until threads that spin after earlier work are asleep
     before = processor_time_by_thread()
     run()
     gained = {t: n - before.get(t, 0) for t, n in processor_time_by_thread().items()}
@@ -122,7 +125,7 @@ def own_and_other_time(run):
 @pytest.mark.parametrize("operation", ["spd_inverse", "update_", "invert_", "step_", "fused_step_"])
 def test_the_second_thread_does_its_share(extension, device, threads, operation):
     if device.type != "cpu":
-        pytest.skip("of the CPU kernels only")
+        pytest.skip("this tests the CPU kernels only")
     d, count = 9, 40000
     blocks, params, grads, momenta = make([(count, d)], d)
     A = 4 * torch.eye(d).expand(count, d, d).contiguous()
@@ -141,31 +144,31 @@ def test_the_second_thread_does_its_share(extension, device, threads, operation)
     threads(1)
     serial, others = own_and_other_time(run)
     assert others < 0.1 * serial
-    # Half of the work should have gone to the second thread. Its own time is compared, not the
-    # caller's, which also counts waiting for it on a busy machine.
+    # Half of the work should go to the second thread. The test looks at the time of that thread:
+    # on a busy machine the caller's time also contains waiting for it.
     threads(2)
     _, others = own_and_other_time(run)
     assert others > 0.15 * serial
 
 
-def test_a_state_larger_than_the_cache(extension, device, threads):
-    """A state so large that P bypasses the cache gives the same bits as small pieces."""
+def test_a_state_larger_than_the_cache_gives_the_same_bits(extension, device, threads):
+    """A state so large that P bypasses the cache gives the same bits as many small states."""
     if device.type != "cpu":
-        pytest.skip("of the CPU kernels only")
-    d, numbers = 25, 25 * 26 // 2
+        pytest.skip("this tests the CPU kernels only")
+    d, triangle = 25, 25 * 26 // 2
     cache = extension.last_level_cache_bytes()
-    count = int(1.05 * cache) // (numbers * 8) + 17
-    if count * numbers * 8 > 400 << 20:
-        pytest.skip(f"would take {count * numbers * 8 >> 20} MB of state")
+    count = int(1.05 * cache) // (triangle * 8) + 17
+    if count * triangle * 8 > 400 << 20:
+        pytest.skip(f"would take {count * triangle * 8 >> 20} MB of state")
     grads = tensors([(count, d)])[0]
     whole = mk.MiniBlocks([grads], d)
     whole.update_([grads], beta=0.5)
     whole.invert_(damping=0.5)
     found = whole.state_dict()["inverse"][0]
-    pieces = []
-    for part in grads.split(4000):
-        blocks = mk.MiniBlocks([part], d)
-        blocks.update_([part], beta=0.5)
+    inverses_of_chunks = []
+    for chunk in grads.split(4000):
+        blocks = mk.MiniBlocks([chunk], d)
+        blocks.update_([chunk], beta=0.5)
         blocks.invert_(damping=0.5)
-        pieces.append(blocks.state_dict()["inverse"][0])
-    assert torch.equal(found, torch.cat(pieces))
+        inverses_of_chunks.append(blocks.state_dict()["inverse"][0])
+    assert torch.equal(found, torch.cat(inverses_of_chunks))

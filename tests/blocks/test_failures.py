@@ -1,4 +1,4 @@
-"""Failure is data: a bad block reports its failing pivot and changes no other block by a bit."""
+"""Failure is data: a bad block reports its failing pivot and changes no bit of the others."""
 
 import numpy as np
 import pytest
@@ -11,8 +11,8 @@ from tests.support.failure_checks import (
     COUNTS,
     blocks_with,
     check_a_bad_gradient,
+    check_a_batch_of_bad_matrices,
     check_a_later_good_inversion_clears_info,
-    check_all_bad,
     check_an_inverse_too_large_for_bfloat16,
     check_every_pivot,
     check_spd_inverse,
@@ -28,12 +28,12 @@ SIZES = pytest.mark.parametrize("sizes", [SMALL, LARGE], ids=["small", "large"])
 
 @SIZES
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_spd_inverse(variant, device, dtype, sizes):
+def test_spd_inverse_reports_the_failing_pivot(variant, device, dtype, sizes):
     for d in sizes:
         check_spd_inverse(device, dtype, d)
 
 
-def test_spd_inverse_at_every_position(variant, device):
+def test_spd_inverse_finds_a_bad_matrix_at_every_position(variant, device):
     for d in (3, 9, 12):
         A = good_batch(d, "float32", device)
         clean, _ = mk.spd_inverse(A)
@@ -48,12 +48,12 @@ def test_spd_inverse_at_every_position(variant, device):
             assert torch.equal(inverse[others], clean[others]), f"d={d}, position {at}"
 
 
-def test_every_pivot(variant, device):
+def test_every_failing_pivot_is_reported(variant, device):
     check_every_pivot(device)
 
 
 @pytest.mark.parametrize("d", [9, 65])
-def test_on_several_threads(backend, device, threads, d):
+def test_a_bad_matrix_is_found_on_several_threads(backend, device, threads, d):
     threads(3)
     A = good_batch(d, "float32", device)
     clean, _ = mk.spd_inverse(A)
@@ -66,9 +66,9 @@ def test_on_several_threads(backend, device, threads, d):
 
 
 @SIZES
-def test_all_bad(variant, device, sizes):
+def test_all_matrices_of_a_batch_may_fail(variant, device, sizes):
     for d in sizes:
-        check_all_bad(device, d)
+        check_a_batch_of_bad_matrices(device, d)
 
 
 FORMATS = [
@@ -85,7 +85,7 @@ def test_invert_keeps_the_last_inverse(variant, device, dtype, inverse_dtype, si
         check_the_last_inverse_is_kept(device, dtype, inverse_dtype, d)
 
 
-def test_invert_at_every_position(variant, device):
+def test_invert_keeps_the_last_inverse_at_every_position(variant, device):
     d = 9
     stats = ref.random_spd(np.random.default_rng(d), COUNT, d)
     blocks = blocks_with(stats, d, COUNTS, "float32", torch.float32, device)
@@ -115,5 +115,5 @@ def test_a_bad_gradient_spoils_only_its_own_block(variant, device, value):
         check_a_bad_gradient(device, value, d)
 
 
-def test_an_inverse_too_large_for_bfloat16(variant, device):
+def test_an_inverse_too_large_for_bfloat16_is_a_failure(variant, device):
     check_an_inverse_too_large_for_bfloat16(device)

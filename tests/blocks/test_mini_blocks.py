@@ -1,4 +1,4 @@
-"""MiniBlocks against the float64 definition: sizes, counts and formats."""
+"""Every operation of MiniBlocks against float64: block sizes, block counts and dtypes."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from tests.support.block_checks import (
     tensors,
 )
 
-# Around one tile of 16 blocks, more than one, none at all.
+# No block, one block, one less and one more than a tile of 16, and more than two tiles.
 COUNTS = (0, 1, 15, 16, 17, 0, 33)
 HALF, BRAIN, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
 
@@ -46,7 +46,7 @@ def test_every_block_size_with_bfloat16_inverses(variant, device):
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 9, 12, 25, 66])
-def test_uneven_tensors(variant, device, d):
+def test_block_counts_around_a_tile(variant, device, d):
     blocks, params, grads, momenta = make(shapes_of(d), d, device=device)
     for k in range(3):
         checked_fused_step(
@@ -89,7 +89,7 @@ def test_no_tensors_and_empty_tensors(backend, device):
     ],
     ids=lambda dtype: name_of(dtype),
 )
-def test_formats(variant, device, dtype, grad, momentum, inverse_dtype):
+def test_every_combination_of_dtypes(variant, device, dtype, grad, momentum, inverse_dtype):
     for d in (1, 3, 9, 11, 16, 65):
         blocks, params, grads, momenta = make(
             shapes_of(d, (5, 16, 19)),
@@ -114,7 +114,7 @@ def test_float64_parameters_keep_float64_state(backend, device):
         make([(4, 9)], 9, DOUBLE, device, BRAIN)
 
 
-def test_values_far_from_one(variant, device):
+def test_accuracy_of_values_far_from_one(variant, device):
     """Gradients of 1e-10 and of 1e6 keep their relative accuracy."""
     for scale, damping in ((1e-10, 1e-20), (1e6, 1e12)):
         blocks, params, _, _ = make([(17, 9)], 9, device=device)
@@ -126,7 +126,7 @@ def test_values_far_from_one(variant, device):
 
 
 @pytest.mark.parametrize("d", [2, 9, 16, 67])
-def test_the_three_operations_alone(variant, device, d):
+def test_each_operation_alone(variant, device, d):
     blocks, params, grads, momenta = make(shapes_of(d), d, device=device)
     before = dense64(blocks.stats())
     blocks.update_(grads, beta=0.7)
@@ -154,7 +154,7 @@ def test_the_three_operations_alone(variant, device, d):
 @pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize("targeted", [False, True])
 @pytest.mark.parametrize("d", [1, 5, 9, 14, 68])
-def test_fused_is_the_sequence_of_the_three(variant, device, d, targeted, relative):
+def test_the_fused_step_equals_update_invert_and_step(variant, device, d, targeted, relative):
     targets = torch.arange(1.0, len(COUNTS) + 1) if targeted else None
     step = {"lr": 0.05, "momentum": 0.8, "weight_decay": 0.01, "target_norms": targets}
     results = []
@@ -181,7 +181,7 @@ def test_fused_is_the_sequence_of_the_three(variant, device, d, targeted, relati
         assert torch.equal(one, other)
 
 
-def test_the_identity_before_the_first_inversion(variant, device):
+def test_inverses_are_the_identity_before_the_first_inversion(variant, device):
     for d in (1, 9, 65):
         blocks, params, grads, _momenta = make(shapes_of(d), d, device=device)
         assert torch.equal(blocks.inverse(), torch.eye(d, device=device).expand(len(blocks), d, d))
@@ -195,8 +195,8 @@ def test_the_identity_before_the_first_inversion(variant, device):
             torch.testing.assert_close(new, old - 0.5 * grad, rtol=2**-22, atol=2**-22)
 
 
-def test_by_hand(variant, device):
-    """One block of two elements, computed by hand; every value is exact in binary."""
+def test_a_block_computed_by_hand(variant, device):
+    """One block of two elements, computed by hand."""
     w = torch.tensor([1.0, 2.0], device=device)
     g = torch.tensor([2.0, 2.0], device=device)
     m = torch.tensor([4.0, 0.0], device=device)
@@ -222,8 +222,8 @@ def test_damping_per_parameter(variant, device):
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.9, 0.999])
-def test_debias(variant, device, beta):
-    """Updates from zero with one and the same gradient: without bias G is its outer product."""
+def test_debias_removes_the_bias_towards_zero(variant, device, beta):
+    """After updates with the same gradient, G without bias is the outer product of it."""
     for d in (1, 9, 30, 65):
         blocks, params, grads, momenta = make(shapes_of(d, (17,)), d, device=device)
         for k in range(3):
@@ -234,7 +234,7 @@ def test_debias(variant, device, beta):
         matrices = ref.damped(v[:, :, None] * v[:, None, :], 0.5)
         exact = ref.inverse(matrices)
         found = dense64(blocks.inverse())
-        # Three eps of G for each update, and those of the division.
+        # Each of the three updates adds three eps to G, and the division adds three more.
         slack = 12 * ref.EPS["float32"]
         bound = ref.inverse_bound(matrices, exact, "float32", relative_error=slack)
         assert np.all(np.abs(found - exact) <= bound), f"d={d}"
@@ -242,7 +242,7 @@ def test_debias(variant, device, beta):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=name_of)
 def test_relative_damping(variant, device, dtype):
-    """In units of the mean diagonal over the parameter, so that the scale of gradients cancels."""
+    """It is in units of the parameter's mean diagonal, so that the scale of gradients cancels."""
     for d in (1, 9, 20, 65):
         blocks, params, grads, momenta = make(shapes_of(d), d, dtype, device)
         for i, grad in enumerate(grads):
@@ -263,13 +263,13 @@ def test_relative_damping(variant, device, dtype):
 
 
 def test_relative_damping_of_zero_statistics(variant, device):
-    """No gradient has come yet: there is an inverse, however large, and no failure."""
+    """Before the first gradient the inverse is large but finite, and no block fails."""
     for d in (1, 9, 65):
         check_relative_damping_of_zero_statistics(device, d)
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0])
-def test_beta_at_its_ends(variant, device, beta):
+def test_beta_of_zero_and_of_one(variant, device, beta):
     blocks, _params, grads, _momenta = make(shapes_of(9, (17,)), 9, device=device)
     blocks.update_(tensors([(17, 9)], device=device, seed=9), beta=0.5)
     before = blocks.stats()

@@ -42,7 +42,7 @@ def test_opcheck_spd_inverse(shape, dtype):
     ids=str,
 )
 @pytest.mark.parametrize("name", ["update_", "invert_", "step_", "fused_step_"])
-def test_opcheck(name, kind):
+def test_opcheck_of_in_place_operators(name, kind):
     arguments = operator_arguments(name, **kind)
     torch.library.opcheck(operator(name), tuple(arguments.values()))
 
@@ -73,7 +73,7 @@ def test_schemas_say_what_is_written():
 
 
 @pytest.mark.parametrize("d", [3, 9, 65])
-def test_compiled_spd_inverse_is_the_same(d):
+def test_torch_compile_does_not_change_spd_inverse(d):
     A = torch.eye(d) * 3 + torch.from_numpy(np.ones((5, d, d), dtype=np.float32))
     compiled = torch.compile(
         lambda A: mk.spd_inverse(A, 0.5)[0] * 2, fullgraph=d < 65, backend="aot_eager"
@@ -81,7 +81,7 @@ def test_compiled_spd_inverse_is_the_same(d):
     assert torch.equal(compiled(A), mk.spd_inverse(A, 0.5)[0] * 2)
 
 
-def test_compiled_step_is_the_same():
+def test_torch_compile_does_not_change_a_step():
     def run(step):
         arguments = operator_arguments("step_")
         step(*arguments.values())
@@ -96,7 +96,7 @@ def test_compiled_step_is_the_same():
         assert torch.equal(one, other)
 
 
-def test_spd_inverse_fake_gives_shapes_without_running():
+def test_the_fake_of_spd_inverse_gives_shapes_and_dtypes():
     A = torch.empty(2, 5, 7, 7, device="meta", dtype=torch.float64)
     inverse, info = torch.ops.mbf_kernels.spd_inverse(A, 0.0)
     assert inverse.shape == A.shape
@@ -168,8 +168,8 @@ BAD = [
 ]
 
 
-def test_a_buffer_that_is_too_small_for_the_directions():
-    """The buffer has to hold the largest tensor."""
+def test_a_buffer_too_small_for_the_directions_is_refused():
+    """The buffer has to hold the directions of the largest tensor."""
     arguments = operator_arguments("step_", targets=True)
     arguments["directions"] = torch.zeros(1, TILE, 9)
     with pytest.raises(RuntimeError, match="directions: expected room for 2 tiles or more, got 1"):
@@ -179,7 +179,7 @@ def test_a_buffer_that_is_too_small_for_the_directions():
 
 
 @pytest.mark.parametrize(("name", "argument", "change", "match"), BAD)
-def test_operators_refuse(name, argument, change, match):
+def test_operators_refuse_bad_arguments(name, argument, change, match):
     arguments = operator_arguments(name)
     arguments[argument] = change(arguments[argument]) if callable(change) else change
     flat = [t for v in arguments.values() for t in (v if isinstance(v, list) else [v])]
@@ -197,7 +197,7 @@ def test_operators_refuse_overlapping_memory():
         operator("step_")(*arguments.values())
 
 
-def test_spd_inverse_operator_refuses():
+def test_the_spd_inverse_operator_refuses_bad_arguments():
     op = torch.ops.mbf_kernels.spd_inverse
     for bad, match in (
         (torch.zeros(3), "matrices: expected square matrices"),
@@ -212,7 +212,7 @@ def test_spd_inverse_operator_refuses():
         op(torch.eye(3), -1.0)
 
 
-def test_sizes_known_to_both_sides_agree(extension):
+def test_sizes_in_python_and_cpp_agree(extension):
     from mbf_kernels.layout import MAX_SMALL_BLOCK, TILE_BLOCKS
 
     assert extension.max_block_size == MAX_SMALL_BLOCK

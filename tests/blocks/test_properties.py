@@ -1,4 +1,4 @@
-"""Random shapes, sizes and values against the float64 definition."""
+"""Random shapes, sizes and values, drawn by hypothesis, against float64."""
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ import mbf_kernels as mk
 from tests.support import float64_reference as ref
 from tests.support.block_checks import checked_fused_step, make
 
-moderate = settings(
+some_examples = settings(
     max_examples=25,
     deadline=None,
     derandomize=True,
@@ -19,7 +19,7 @@ seeds = st.integers(0, 2**32 - 1)
 sizes = st.integers(1, 20) | st.sampled_from([25, 27, 33, 49, 64, 65])
 
 
-@moderate
+@some_examples
 @given(
     d=sizes,
     batch=st.lists(st.integers(0, 7), max_size=3),
@@ -29,7 +29,7 @@ sizes = st.integers(1, 20) | st.sampled_from([25, 27, 33, 49, 64, 65])
     damping=st.sampled_from([0.0, 0.1, 1.0]),
     seed=seeds,
 )
-def test_spd_inverse(variant, device, d, batch, dtype, power, cond, damping, seed):
+def test_random_spd_inverses(variant, device, d, batch, dtype, power, cond, damping, seed):
     scale = 2.0**power
     count = int(np.prod(batch))
     A = ref.random_spd(np.random.default_rng(seed), count, d, cond) * scale
@@ -46,7 +46,7 @@ def test_spd_inverse(variant, device, d, batch, dtype, power, cond, damping, see
         assert np.all(np.abs(inverse.double().cpu().numpy().reshape(-1, d, d) - exact) <= bound)
 
 
-@moderate
+@some_examples
 @given(
     d=sizes,
     counts=st.lists(st.integers(0, 40), max_size=6),
@@ -60,7 +60,7 @@ def test_spd_inverse(variant, device, d, batch, dtype, power, cond, damping, see
     decay=st.sampled_from([0.0, 0.1]),
     seed=seeds,
 )
-def test_mini_blocks(
+def test_random_fused_steps(
     variant,
     device,
     d,

@@ -1,4 +1,4 @@
-"""spd_inverse against the float64 definition: every size, batch shape and memory layout."""
+"""spd_inverse against float64: every size, batch shape and memory layout."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def on(device, array, dtype):
 
 
 def check(A, dtype, damping=0.0, note=""):
-    """Inverts ``A``, compares with float64, and returns the result as numpy."""
+    """Inverts ``A``, compares with float64, and returns the inverse as numpy."""
     inverse, info = mk.spd_inverse(A, damping)
     d = A.shape[-1]
     assert (inverse.shape, inverse.dtype) == (A.shape, A.dtype), note
@@ -56,7 +56,7 @@ def test_batch_shapes(backend, device, shape):
         check(on(device, A, "float32").reshape(*shape, d, d), "float32", note=f"d={d}")
 
 
-def test_size_one_is_the_reciprocal(variant, device):
+def test_the_inverse_of_a_1x1_block_is_its_reciprocal(variant, device):
     values = torch.tensor([1.0, 4.0, 16.0, 0.25, 64.0, 1024.0], device=device)
     inverse, info = mk.spd_inverse(values.reshape(-1, 1, 1))
     assert inverse.flatten().tolist() == [1.0, 0.25, 0.0625, 4.0, 2.0**-6, 2.0**-10]
@@ -64,8 +64,8 @@ def test_size_one_is_the_reciprocal(variant, device):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_by_hand(variant, device, dtype):
-    """Inverses computed by hand, exact in binary."""
+def test_inverses_computed_by_hand(variant, device, dtype):
+    """All elements of these inverses are exact in binary."""
     kind = {"dtype": getattr(torch, dtype), "device": device}
     two = torch.tensor([[4.0, 2.0], [2.0, 2.0]], **kind)
     assert mk.spd_inverse(two)[0].tolist() == [[0.5, -0.5], [-0.5, 1.0]]
@@ -110,7 +110,7 @@ def test_only_the_lower_triangle_is_read(variant, device):
 
 
 @pytest.mark.parametrize(("dtype", "cond"), [("float32", 1e4), ("float32", 1e5), ("float64", 1e12)])
-def test_ill_conditioned(variant, device, dtype, cond):
+def test_ill_conditioned_matrices(variant, device, dtype, cond):
     for d in (2, 3, 9, 10, 13):
         limit = 0.4 / (4 * d * ref.EPS[dtype])
         A = ref.random_spd(np.random.default_rng(d), 33, d, min(cond, limit))
@@ -118,7 +118,7 @@ def test_ill_conditioned(variant, device, dtype, cond):
 
 
 @pytest.mark.parametrize("damping", [0.0, 1e-3, 0.5, 30.0])
-def test_damping(variant, device, damping):
+def test_damping_is_added_to_the_diagonal(variant, device, damping):
     rng = np.random.default_rng(3)
     for d in (1, 4, 9, 25, 65):
         A = on(device, ref.random_spd(rng, 18, d), "float32")
@@ -132,8 +132,8 @@ def test_damping_makes_a_singular_matrix_invertible(variant, device):
         check(on(device, A, "float32"), "float32", 0.25, note=f"d={d}")
 
 
-def test_magnitudes(variant, device):
-    """A scaled by a power of two gives exactly the inverse scaled by its reciprocal."""
+def test_a_power_of_two_only_scales_the_inverse(variant, device):
+    """Scaling A by a power of two scales the inverse by its reciprocal, bit for bit."""
     A = on(device, ref.random_spd(np.random.default_rng(5), 20, 9), "float32")
     plain, _ = mk.spd_inverse(A)
     for power in (-60, -30, 30, 60):
@@ -151,7 +151,7 @@ def test_the_result_is_contiguous(variant, device):
             assert info.is_contiguous(), f"d={d}: info strides {info.stride()}"
 
 
-def test_requires_grad_under_no_grad(backend, device):
+def test_a_matrix_that_requires_a_gradient_is_accepted_under_no_grad(backend, device):
     A = (4 * torch.eye(4, device=device)).requires_grad_()
     with torch.no_grad():
         inverse, info = mk.spd_inverse(A)

@@ -1,4 +1,4 @@
-"""What MiniBlocks keeps: checkpoints, memory, and what it shows of itself."""
+"""The state of MiniBlocks: saving and loading, its memory, and its repr."""
 
 import pytest
 import torch
@@ -27,29 +27,29 @@ def stepped(d, dtype, device, inverse_dtype):
 
 
 @pytest.mark.parametrize(("dtype", "inverse_dtype"), KINDS, ids=name_of)
-def test_round_trip_is_bit_exact(backend, device, dtype, inverse_dtype):
+def test_a_loaded_state_continues_bit_for_bit(backend, device, dtype, inverse_dtype):
     for d in (1, 9, 66):
         blocks, params, grads, momenta = stepped(d, dtype, device, inverse_dtype)
         state = blocks.state_dict()
         assert set(state) == {"stats", "weights", "inverse"}
         assert [tuple(p.shape) for p in state["weights"]] == [(n,) for n in COUNTS]
-        for pieces, kind in ((state["stats"], blocks.stats_dtype), (state["inverse"], None)):
-            assert [tuple(p.shape) for p in pieces] == [(n, d * (d + 1) // 2) for n in COUNTS]
-            assert kind is None or all(p.dtype == kind for p in pieces)
+        for saved, kind in ((state["stats"], blocks.stats_dtype), (state["inverse"], None)):
+            assert [tuple(p.shape) for p in saved] == [(n, d * (d + 1) // 2) for n in COUNTS]
+            assert kind is None or all(p.dtype == kind for p in saved)
         fresh = mk.MiniBlocks(params, d, inverse_dtype)
         fresh.load_state_dict(state)
         for name in ("stats", "inverse"):
             one, other = getattr(fresh._state, name), getattr(blocks._state, name)
             assert torch.equal(one, other), f"d={d}: {name}"
 
-        resumed = [[t.clone() for t in part] for part in (params, grads, momenta)]
+        resumed = [[t.clone() for t in each] for each in (params, grads, momenta)]
         blocks.fused_step_(params, grads, momenta, lr=0.1, damping=0.5)
         fresh.fused_step_(*resumed, lr=0.1, damping=0.5)
         for one, other in zip(params, resumed[0], strict=True):
             assert torch.equal(one, other), f"d={d}: the resumed run goes another way"
 
 
-def test_across_backends(extension, device):
+def test_a_state_loads_into_another_backend(extension, device):
     if device.type != "cpu":
         pytest.skip("the CPU kernels serve CPU tensors")
     for d in (9, 66):
@@ -64,14 +64,14 @@ def test_across_backends(extension, device):
                 checked_fused_step(fresh, params, grads, momenta)
 
 
-def test_the_triangle_is_kept_row_after_row(backend, device):
+def test_the_triangle_is_saved_row_after_row(backend, device):
     params = [torch.zeros(2, 3, device=device)]
     blocks = mk.MiniBlocks(params, block_size=3)
     blocks.update_([torch.tensor([[1.0, 2.0, 4.0], [0.0, 0.0, 0.0]], device=device)], beta=0.5)
     assert blocks.state_dict()["stats"][0].tolist() == [[0.5, 1.0, 2.0, 2.0, 4.0, 8.0], [0.0] * 6]
 
 
-def test_a_checkpoint_is_a_copy(backend, device):
+def test_a_saved_state_is_a_copy(backend, device):
     blocks, params, grads, momenta = stepped(9, torch.float32, device, torch.float32)
     state = blocks.state_dict()
     kept = [t.clone() for t in (*state["stats"], *state["inverse"])]
@@ -80,7 +80,7 @@ def test_a_checkpoint_is_a_copy(backend, device):
         assert torch.equal(one, other)
 
 
-def test_loading_converts_formats(backend, device):
+def test_loading_converts_dtypes(backend, device):
     blocks, params, *_ = stepped(9, torch.float32, device, torch.float32)
     short = mk.MiniBlocks(params, 9, torch.bfloat16)
     short.load_state_dict(blocks.state_dict())
@@ -89,12 +89,12 @@ def test_loading_converts_formats(backend, device):
 
 
 @pytest.mark.parametrize("name", ["stats", "weights", "inverse"])
-def test_loading_what_does_not_fit(backend, device, name):
+def test_a_state_that_does_not_fit_is_refused(backend, device, name):
     blocks, _params, *_ = stepped(9, torch.float32, device, torch.float32)
     before = blocks.stats(), blocks.inverse()
-    good = {name: [t + 1 for t in parts] for name, parts in blocks.state_dict().items()}
+    good = {name: [t + 1 for t in saved] for name, saved in blocks.state_dict().items()}
     bad_states = {
-        "a piece missing": {**good, name: good[name][:-1]},
+        "a tensor missing": {**good, name: good[name][:-1]},
         "a block missing": {**good, name: [*good[name][:-1], good[name][-1][:-1]]},
         "another size": {**good, name: [t[..., :-1] for t in good[name]]},
         "another shape": {**good, name: [t.unsqueeze(-1) for t in good[name]]},
@@ -114,20 +114,21 @@ def test_loading_what_does_not_fit(backend, device, name):
 
 
 @pytest.mark.parametrize(("dtype", "inverse_dtype"), KINDS, ids=name_of)
-def test_bytes_of_state(backend, device, dtype, inverse_dtype):
-    """Per block T elements of G and of P and one info; padding is less than a tile per tensor."""
+def test_state_bytes(backend, device, dtype, inverse_dtype):
+    """A block has T elements of G and of P and one info; padding is less than a tile per tensor."""
     for d in (1, 9, 64, 65):
         blocks, *_ = make(shapes_of(d), d, dtype, device, inverse_dtype)
-        number = 8 if dtype == torch.float64 else 4
-        inverse_number = 8 if number == 8 else 2 if inverse_dtype == torch.bfloat16 else 4
-        block = d * (d + 1) // 2 * (number + inverse_number)
-        info = 4 + 16 / (16 if d <= 64 else 1)  # and two float64 a tile
+        element = 8 if dtype == torch.float64 else 4
+        inverse_element = 8 if element == 8 else 2 if inverse_dtype == torch.bfloat16 else 4
+        block = d * (d + 1) // 2 * (element + inverse_element)
+        # info of the block, and its share of the two float64 values of a tile
+        info = 4 + 16 / (16 if d <= 64 else 1)
         least = sum(COUNTS) * (block + info)
         most = least + len(COUNTS) * 15 * (block + info)
         assert least <= blocks.state_bytes <= most, f"d={d}"
 
 
-def test_a_step_moves_no_state(backend, device):
+def test_the_state_stays_in_place(backend, device):
     for d in (9, 66):
         blocks, params, grads, momenta = stepped(d, torch.float32, device, torch.float32)
         state = blocks._state
@@ -146,7 +147,7 @@ def test_a_step_moves_no_state(backend, device):
         assert blocks.state_bytes == size, f"d={d}"
 
 
-def test_what_stats_and_inverse_give_is_a_copy(backend, device):
+def test_stats_and_inverse_return_copies(backend, device):
     blocks, *_ = stepped(9, torch.float32, device, torch.float32)
     for read in (blocks.stats, blocks.inverse):
         before = read()
@@ -164,7 +165,7 @@ def test_repr_and_len(backend, device):
 
 
 def test_the_parameters_are_not_kept(backend, device):
-    """Only shapes count: later calls may bring other tensors."""
+    """MiniBlocks remembers shapes only: later calls may pass other tensors."""
     blocks, params, grads, momenta = make([(5, 9)], 9, device=device)
     del params
     other = [torch.zeros(45, device=device)]

@@ -1,4 +1,4 @@
-"""Parameters, gradients and momenta that are not contiguous are read and written where they are."""
+"""Parameters, gradients and momenta that are not contiguous are stepped in place."""
 
 import pytest
 import torch
@@ -20,16 +20,16 @@ from tests.support.stride_checks import (
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=name_of)
 @pytest.mark.parametrize("d", SHAPES)
 @pytest.mark.parametrize("form", FORMS)
-def test_in_place(variant, device, form, d, dtype):
+def test_strided_tensors_are_stepped_in_place(variant, device, form, d, dtype):
     check_in_place(device, form, SHAPES[d], d, dtype)
 
 
 @pytest.mark.parametrize("d", SHAPES)
-def test_the_same_as_contiguous(variant, device, d):
+def test_channels_last_gives_the_results_of_contiguous_tensors(variant, device, d):
     results = []
     for form in (lambda t: t, channels_last):
         blocks, params, grads, momenta = make(SHAPES[d], d, device=device)
-        params, grads, momenta = ([form(t) for t in part] for part in (params, grads, momenta))
+        params, grads, momenta = ([form(t) for t in each] for each in (params, grads, momenta))
         for _ in range(3):
             blocks.fused_step_(params, grads, momenta, lr=0.1, damping=0.1, weight_decay=0.1)
         results.append((blocks.stats(), blocks.inverse(), *params, *momenta))
@@ -37,7 +37,7 @@ def test_the_same_as_contiguous(variant, device, d):
         torch.testing.assert_close(one, other, rtol=16 * d * 2**-23, atol=d * 2**-23)
 
 
-def test_each_argument_alone(variant, device):
+def test_each_argument_may_be_strided_alone(variant, device):
     check_each_argument_alone(device)
 
 
@@ -46,12 +46,12 @@ def test_memory_between_elements_is_left_alone(variant, device, form):
     check_memory_between_elements_is_left_alone(device, form)
 
 
-def test_expanded_gradients(variant, device):
+def test_gradients_may_be_expanded(variant, device):
     check_expanded_gradients(device)
 
 
-def test_dimensions_of_size_one(variant, device):
-    """torch lets their strides be anything."""
+def test_strides_of_dimensions_of_size_one_do_not_matter(variant, device):
+    """torch allows any stride for a dimension of size one."""
     blocks, params, grads, momenta = make([(4, 1, 3, 3), (1, 5, 9)], 9, device=device)
     params[0] = params[0].as_strided((4, 1, 3, 3), (9, 1, 3, 1))
     grads[1] = grads[1].as_strided((1, 5, 9), (1, 9, 1))
@@ -59,8 +59,8 @@ def test_dimensions_of_size_one(variant, device):
 
 
 @pytest.mark.parametrize("form", ["window", "transposed"])
-def test_memory_no_kernel_can_walk_is_stepped_in_a_copy(backend, device, form):
-    """Parameters, gradients and momenta: the same bits as contiguous ones, in their own memory."""
+def test_memory_that_two_strides_cannot_walk_is_stepped_in_a_copy(backend, device, form):
+    """Results have the same bits as those of contiguous tensors and are written back in place."""
     blocks, params, grads, momenta = make([(4, 5, 3, 3), (2, 3, 3, 3), (7, 9)], 9, device=device)
     odd = {
         "window": lambda t: window(t) if t.dim() == 4 else t,
@@ -83,7 +83,7 @@ def test_memory_no_kernel_can_walk_is_stepped_in_a_copy(backend, device, form):
 
 
 def test_a_copy_does_not_hide_shared_memory(backend, device):
-    """Checked before the copy is made: nothing is written."""
+    """Shared memory is refused before the copy is made, and nothing is written."""
     blocks, params, grads, momenta = make([(4, 5, 3, 3), (2, 3, 3, 3)], 9, device=device)
     expanded = torch.ones(1, 5, 3, 1, device=device).expand(4, 5, 3, 3)
     before = [t.clone() for t in (*params, *momenta)]
@@ -93,6 +93,6 @@ def test_a_copy_does_not_hide_shared_memory(backend, device):
     assert not blocks.stats().any()
 
 
-def test_channels_last_in_the_constructor(backend, device):
+def test_the_constructor_accepts_channels_last(backend, device):
     weight = channels_last(torch.zeros(4, 5, 3, 3, device=device))
     assert mk.MiniBlocks([weight], block_size=9).block_counts == (20,)

@@ -1,4 +1,4 @@
-"""The rescaled step: P M of each whole parameter is scaled to a given norm."""
+"""The rescaled step, which brings P M of each parameter to a target norm."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ from tests.support.target_norm_checks import (
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=name_of)
 @pytest.mark.parametrize("inverse_dtype", [torch.float32, torch.bfloat16], ids=name_of)
-def test_against_float64(variant, device, dtype, inverse_dtype):
+def test_rescaled_steps_against_float64(variant, device, dtype, inverse_dtype):
     if dtype == torch.float64 and inverse_dtype == torch.bfloat16:
         pytest.skip("float64 parameters keep float64 inverses")
     for d in (1, 2, 9, 13, 66):
@@ -52,36 +52,36 @@ def test_the_norm_is_that_of_the_whole_parameter(variant, device):
         blocks.step_(zeros, grads, momenta, lr=1.0, target_norms=TARGETS)
         for i, (moved, target) in enumerate(zip(zeros, TARGETS.tolist(), strict=True)):
             if COUNTS[i]:
-                # Every element is rounded once more after the exact rescaling.
+                # After the rescaling every element is rounded once more.
                 norm = moved.double().norm().item()
                 assert norm == pytest.approx(target, rel=4 * 2.0**-23), f"d={d}, tensor {i}"
 
 
-def test_one_value_for_all(variant, device):
+def test_one_target_norm_may_serve_all_parameters(variant, device):
     check_one_value_for_all(device)
 
 
-def test_a_zero_direction_moves_nothing_but_the_decay(variant, device):
+def test_a_zero_direction_leaves_only_the_weight_decay(variant, device):
     for d in (1, 9, 65):
         check_a_zero_direction(device, d)
 
 
-def test_a_target_of_zero(variant, device):
+def test_a_target_norm_of_zero_moves_nothing(variant, device):
     check_a_target_of_zero(device)
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-41])
-def test_a_direction_too_small_for_a_float32_scale(variant, device, size):
+def test_a_tiny_direction_is_rescaled(variant, device, size):
     check_a_tiny_direction(device, size)
 
 
-def test_many_blocks(variant, device):
+def test_norms_of_many_tiles_add_up(variant, device):
     check_many_blocks(device)
 
 
 @pytest.mark.parametrize("bytes_of_a_round", [1, 4 * 16 * 9 * 4])
-def test_rounds_change_nothing(variant, device, monkeypatch, bytes_of_a_round):
-    """Tensors are processed in rounds that share a buffer: one by one, several, or all at once."""
+def test_rounds_do_not_change_the_result(variant, device, monkeypatch, bytes_of_a_round):
+    """The results do not depend on how many tensors a round takes: one, several or all."""
     results = []
     for room in (compiled.ROUND_BYTES, bytes_of_a_round):
         monkeypatch.setattr(compiled, "ROUND_BYTES", room)
@@ -106,8 +106,8 @@ def test_rounds_change_nothing(variant, device, monkeypatch, bytes_of_a_round):
         assert torch.equal(whole, in_rounds)
 
 
-def test_the_buffer_is_as_large_as_the_largest_tensor(device):
-    """On a CPU the buffer of a rescaled step does not grow with the number of tensors."""
+def test_the_buffer_does_not_grow_with_the_number_of_tensors(device):
+    """On a CPU the buffer holds one round: the largest tensor, or what fits ``ROUND_BYTES``."""
     if device.type != "cpu":
         pytest.skip("a GPU takes all tensors at once")
     sizes = []

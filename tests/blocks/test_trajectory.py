@@ -1,4 +1,4 @@
-"""Twenty steps in a row against the same twenty in float64, with the error carried along."""
+"""Twenty steps against the same steps in float64, with a bound on the accumulated error."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ OPTIONS = {
 
 
 class Float64Run:
-    """The definition for one parameter, with first-order bounds on what rounding may add to it."""
+    """The steps of one parameter in float64, with first-order bounds on the rounding errors."""
 
     def __init__(self, params, d, dtype):
         n = len(params)
@@ -41,7 +41,7 @@ class Float64Run:
             correction = 1 - BETA**self.updates
             matrices = ref.damped(self.g, DAMPING, correction)
             self.p = ref.inverse(matrices)
-            # G has taken 3 eps at each update (entries of G are at most ||G||), d of them a row.
+            # Each update adds 3 eps to every element of G (at most ||G||); a row has d of them.
             relative = 3 * self.d * self.updates * self.eps
             self.p_error = ref.inverse_bound(matrices, self.p, self.dtype, relative_error=relative)
         self.m = MOMENTUM * self.m + grad
@@ -65,7 +65,7 @@ class Float64Run:
 @pytest.mark.parametrize("targeted", [False, True], ids=["plain", "targeted"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=name_of)
 @pytest.mark.parametrize("d", [1, 4, 9, 16, 65])
-def test_twenty_steps(variant, device, d, dtype, targeted):
+def test_twenty_steps_against_float64(variant, device, d, dtype, targeted):
     shapes = [(count, d) for count in COUNTS]
     params = tensors(shapes, dtype, device, seed=1)
     momenta = [torch.zeros_like(p) for p in params]
@@ -95,8 +95,8 @@ def test_twenty_steps(variant, device, d, dtype, targeted):
 
 
 @pytest.mark.parametrize("d", [9, 65])
-def test_changing_the_backend_in_between(extension, device, d):
-    """Every backend continues from the state that the other left."""
+def test_the_backend_may_change_between_steps(extension, device, d):
+    """Each backend continues from the state that the other one left."""
     if device.type != "cpu":
         pytest.skip("the CPU kernels serve CPU tensors")
     shapes = [(count, d) for count in COUNTS]

@@ -1,4 +1,4 @@
-"""The headers in csrc, compiled on their own with sanitizers and run."""
+"""Headers of csrc/core and csrc/cpu, compiled on their own with sanitizers and tested."""
 
 import pytest
 

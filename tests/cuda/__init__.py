@@ -1,1 +1,1 @@
-"""The CUDA backend: kernels executed on the CPU, host logic, build."""
+"""The CUDA backend: its kernels, executed on the CPU, its host logic and its build."""

@@ -12,14 +12,14 @@ OPERATORS = ("update_", "invert_", "step_", "fused_step_", "spd_inverse")
 
 @pytest.fixture
 def cuda():
-    """The operators, to be called directly."""
+    """The operators, for tests that call them directly."""
     require(nvcc, ptxcpu)
     return CudaOnCpu()
 
 
 @pytest.fixture
 def cuda_backend(cuda, extension, monkeypatch):
-    """The same operators, as those that MiniBlocks calls: it needs the extension for that."""
+    """The same operators in place of those that MiniBlocks calls, which needs the extension."""
     for name in OPERATORS:
         monkeypatch.setattr(torch.ops.mbf_kernels, name, getattr(cuda, name))
     with mk.use_backend("cpu"):

@@ -1,4 +1,4 @@
-"""Calls of the CUDA backend: values read on the device, number of launches, memory written."""
+"""Calls of the CUDA backend: values read on the device, launches per call, memory written."""
 
 import itertools
 
@@ -29,7 +29,8 @@ def flat(arguments):
 def fresh(name, **kind):
     arguments = operator_arguments(name, **kind)
     generator = torch.Generator().manual_seed(1)
-    for key in ("stats", "inverse"):  # padding is zero, and blocks are not ill-conditioned
+    # Padding must be zero; small elements keep the damped blocks well-conditioned.
+    for key in ("stats", "inverse"):
         if key in arguments:
             state = arguments[key]
             state.copy_(torch.rand(state.shape, generator=generator) * 0.1)
@@ -52,21 +53,21 @@ def zero_padding(state, counts):
 @pytest.mark.parametrize("d", TYPICAL)
 def test_controls_replace_the_host_values(cuda, d, relative, decisions, targets):
     update, invert = decisions
-    shown = fresh("fused_step_", d=d, targets=targets) | {"relative": relative}
-    tiles = shown["update"]
-    told = fresh("fused_step_", d=d, targets=targets) | {
+    given = fresh("fused_step_", d=d, targets=targets) | {"relative": relative}
+    tiles = given["update"]
+    plain = fresh("fused_step_", d=d, targets=targets) | {
         "relative": relative,
-        "scalars": [*StepScalars(*shown["scalars"])._replace(lr=0.25, momentum_correction=0.75)],
+        "scalars": [*StepScalars(*given["scalars"])._replace(lr=0.25, momentum_correction=0.75)],
         "update": tiles if update else [0, 0],
         "invert": tiles if invert else [0, 0],
     }
     controls = torch.tensor([0.25, 0.75, update, invert], dtype=torch.float64)
-    found = call(cuda, "fused_step_", shown | {"controls": controls})[:-1]
-    for one, other in zip(found, call(cuda, "fused_step_", told), strict=True):
+    found = call(cuda, "fused_step_", given | {"controls": controls})[:-1]
+    for one, other in zip(found, call(cuda, "fused_step_", plain), strict=True):
         assert torch.equal(one, other)
 
 
-def test_controls_of_a_plain_step(cuda):
+def test_controls_replace_the_learning_rate_of_a_plain_step(cuda):
     controls = torch.tensor([0.25, 1.0, 1.0, 1.0], dtype=torch.float64)
     given = fresh("step_")
     scalars = [*StepScalars(*given["scalars"])._replace(lr=0.25)]
@@ -78,15 +79,15 @@ def test_controls_of_a_plain_step(cuda):
 
 
 class OnDevice(torch.Tensor):
-    """Marks a tensor that the kernels, not the host, read."""
+    """A tensor whose values the kernels read instead of the host."""
 
     on_device = True
 
 
 @pytest.mark.parametrize("relative", [False, True], ids=["absolute", "relative"])
 @pytest.mark.parametrize("values", [[2.0], [0.5, 3.0]], ids=["one", "each"])
-def test_damping_on_the_device(cuda, values, relative):
-    # The traces in these tallies are a few thousandths of one.
+def test_damping_may_be_read_on_the_device(cuda, values, relative):
+    # The mean diagonals, the unit of relative damping, are about a hundredth here.
     damping = torch.tensor(values, dtype=torch.float64) * (1000.0 if relative else 1.0)
     results = []
     for given in (damping, damping.as_subclass(OnDevice)):
@@ -99,7 +100,7 @@ def test_damping_on_the_device(cuda, values, relative):
 
 @pytest.mark.parametrize("order", ["rev", "rand"])
 @pytest.mark.parametrize("d", TYPICAL)
-def test_the_order_of_threads_does_not_matter(cuda, d, order):
+def test_the_order_of_threads_does_not_change_the_result(cuda, d, order):
     for name, targets in (("fused_step_", False), ("fused_step_", True), ("step_", True)):
         kind = {"d": d, "counts": (140, 17, 3), "targets": targets}
         one = call(cuda, name, fresh(name, **kind))
@@ -108,7 +109,7 @@ def test_the_order_of_threads_does_not_matter(cuda, d, order):
 
 
 def guarded(tensor):
-    """A copy inside a larger buffer of sentinels, and that buffer."""
+    """A copy of a tensor inside a larger buffer of sentinels, and that buffer."""
     room = 64
     whole = torch.full((tensor.numel() + 2 * room,), SENTINEL).to(tensor.dtype)
     inside = whole[room : room + tensor.numel()].view(tensor.shape)
@@ -119,10 +120,10 @@ def guarded(tensor):
 @pytest.mark.parametrize("targets", [False, True], ids=["plain", "targets"])
 @pytest.mark.parametrize("name", ["update_", "invert_", "step_", "fused_step_"])
 @pytest.mark.parametrize("d", TYPICAL)
-def test_nothing_outside_is_written(cuda, d, name, targets, monkeypatch):
-    """Sentinels around every buffer stay; the bounds ptxcpu checks are those of the whole one."""
+def test_nothing_outside_the_tensors_is_written(cuda, d, name, targets, monkeypatch):
+    """Sentinels around every tensor stay unchanged. ptxcpu lets kernels reach the sentinels too."""
     if targets and name not in ("step_", "fused_step_"):
-        pytest.skip("no targets there")
+        pytest.skip("this operator has no target norms")
     kind = {"d": d, "counts": (3, 17, 129), "targets": targets}
     plain = fresh(name, **kind)
     call(cuda, name, plain)
@@ -149,8 +150,8 @@ def test_nothing_outside_is_written(cuda, d, name, targets, monkeypatch):
         assert (whole[-64:] == whole[0]).all()
 
 
-def test_launches_of_a_step(cuda_backend):
-    """One for all tensors; two with target norms; some more where damping is relative."""
+def test_number_of_launches_of_a_step(cuda_backend):
+    """A step takes one launch for all tensors; target norms and relative damping add launches."""
     blocks, params, grads, momenta = make([(5, 9)] * 40, 9)
     targets = torch.ones(40, dtype=torch.float64)
     expected = {
@@ -169,7 +170,7 @@ def test_launches_of_a_step(cuda_backend):
         assert [name for name, _ in cuda_backend.launches] == kernels, what
 
 
-def test_more_tensors_than_one_launch_holds(cuda_backend):
+def test_more_tensors_than_one_launch_takes(cuda_backend):
     blocks, params, grads, momenta = make([(1 + i % 3, 9) for i in range(1000)], 9)
     targets = torch.linspace(0.5, 2.0, 1000)
     checked_fused_step(

@@ -1,6 +1,6 @@
-"""The CUDA kernels, compiled by nvcc and executed on the CPU, against the checks of all backends.
+"""The CUDA kernels, compiled by nvcc and executed on the CPU, pass the checks of all backends.
 
-Every launch runs with checks of bounds, alignment and shared-memory races.
+ptxcpu checks bounds, alignment and shared-memory races in every launch.
 """
 
 import numpy as np
@@ -19,8 +19,8 @@ from tests.support.block_checks import (
 )
 from tests.support.failure_checks import (
     check_a_bad_gradient,
+    check_a_batch_of_bad_matrices,
     check_a_later_good_inversion_clears_info,
-    check_all_bad,
     check_an_inverse_too_large_for_bfloat16,
     check_every_pivot,
     check_spd_inverse,
@@ -29,7 +29,7 @@ from tests.support.failure_checks import (
 from tests.support.part_checks import (
     check_a_missing_gradient,
     check_a_part_leaves_the_others_alone,
-    check_all_parts_make_the_whole,
+    check_all_parts_together_equal_one_call,
     check_bad_blocks_are_left_out_of_sums,
     check_target_norms_of_adams_step,
     check_the_step_does_not_depend_on_refreshed_parts,
@@ -59,13 +59,13 @@ THREAD_SIZES = tuple(range(1, units.MAX_THREAD_BLOCK + 1))
 # The first and last size of every kind of team, and some in between.
 TEAM_ENDS = {size for unit in units.TEAM_UNITS for size in (unit.sizes[0], unit.sizes[-1])}
 SIZES = sorted({*THREAD_SIZES, *TEAM_ENDS, 16, 25, 49, 62})
-# Some of each kind where every size would take too long.
+# Some sizes of each kind, where testing every size would take too long.
 TYPICAL = (4, 9, 14)
 
 
 @pytest.mark.parametrize("d", SIZES)
-def test_every_size(cuda_backend, d):
-    """Every kernel of the size; grids whose last thread block is not full."""
+def test_fused_steps_of_every_size(cuda_backend, d):
+    """Every kernel of a block size, on grids whose last thread block is not full."""
     shapes = [(count, d) for count in (17, 0, 1, 16, 140)]
     blocks, params, grads, momenta = make(shapes, d)
     for k in range(3):
@@ -87,10 +87,10 @@ def test_every_size(cuda_backend, d):
 
 
 @pytest.mark.parametrize("d", SIZES)
-def test_dense_matrices(cuda_backend, d):
+def test_spd_inverse_of_every_size(cuda_backend, d):
     for count in (0, 1, 33, 150):
         A = ref.random_spd(np.random.default_rng(d), count, d, cond=100.0).astype(np.float32)
-        upper = A + np.triu(np.full_like(A, 7.0), 1)  # only the lower triangles count
+        upper = A + np.triu(np.full_like(A, 7.0), 1)  # only the lower triangle may be read
         inverse, info = mk.spd_inverse(torch.from_numpy(upper), damping=0.25)
         assert info.tolist() == [0] * count
         if count:
@@ -113,7 +113,7 @@ def test_dense_matrices(cuda_backend, d):
     ],
     ids=name_of,
 )
-def test_formats(cuda_backend, d, dtype, grad, momentum, inverse_dtype):
+def test_combinations_of_dtypes(cuda_backend, d, dtype, grad, momentum, inverse_dtype):
     shapes = [(count, d) for count in (17, 1, 40)]
     blocks, params, grads, momenta = make(
         shapes, d, dtype, CPU, inverse_dtype, grad=grad, momentum=momentum
@@ -133,11 +133,11 @@ STRIDED_SHAPES = {**SHAPES, 25: [(8, 5, 5, 5), (1, 7, 5, 5)]}
 @pytest.mark.parametrize("dtype", [SINGLE, BRAIN], ids=name_of)
 @pytest.mark.parametrize("d", STRIDED_SHAPES)
 @pytest.mark.parametrize("form", FORMS)
-def test_strides(cuda_backend, form, d, dtype):
+def test_strided_tensors_are_stepped_in_place(cuda_backend, form, d, dtype):
     check_in_place(CPU, form, STRIDED_SHAPES[d], d, dtype)
 
 
-def test_strides_of_each_argument_alone(cuda_backend):
+def test_each_argument_may_be_strided_alone(cuda_backend):
     check_each_argument_alone(CPU)
     check_expanded_gradients(CPU)
     for form in ("leading_window", "element_strided"):
@@ -145,23 +145,23 @@ def test_strides_of_each_argument_alone(cuda_backend):
 
 
 @pytest.mark.parametrize("d", [3, *TYPICAL])
-def test_failures_of_dense_matrices(cuda_backend, d):
+def test_spd_inverse_reports_the_failing_pivot(cuda_backend, d):
     check_spd_inverse(CPU, "float32", d)
-    check_all_bad(CPU, d)
+    check_a_batch_of_bad_matrices(CPU, d)
 
 
 @pytest.mark.parametrize("inverse_dtype", [SINGLE, BRAIN], ids=name_of)
 @pytest.mark.parametrize("d", [3, *TYPICAL])
-def test_failures_keep_the_last_inverse(cuda_backend, d, inverse_dtype):
+def test_failed_blocks_keep_the_last_inverse(cuda_backend, d, inverse_dtype):
     check_the_last_inverse_is_kept(CPU, "float32", inverse_dtype, d)
     check_a_later_good_inversion_clears_info(CPU, d)
 
 
-def test_every_pivot(cuda_backend):
+def test_every_failing_pivot_is_reported(cuda_backend):
     check_every_pivot(CPU)
 
 
-def test_an_inverse_too_large_for_bfloat16(cuda_backend):
+def test_an_inverse_too_large_for_bfloat16_is_a_failure(cuda_backend):
     check_an_inverse_too_large_for_bfloat16(CPU)
 
 
@@ -178,7 +178,7 @@ def test_bad_blocks_are_left_out_of_sums(cuda_backend):
 @pytest.mark.parametrize("d", TYPICAL)
 def test_parts_of_the_state(cuda_backend, d):
     for parts in (3, 1000):
-        check_all_parts_make_the_whole(CPU, d, parts, exact=True)
+        check_all_parts_together_equal_one_call(CPU, d, parts, exact=True)
     check_a_part_leaves_the_others_alone(CPU, d, exact=True)
     for targeted in (False, True):
         check_the_step_does_not_depend_on_refreshed_parts(CPU, d, targeted, exact=True)
@@ -186,12 +186,12 @@ def test_parts_of_the_state(cuda_backend, d):
 
 @pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize("d", TYPICAL)
-def test_missing_gradients(cuda_backend, d, relative):
+def test_a_missing_gradient_leaves_its_parameter_alone(cuda_backend, d, relative):
     check_a_missing_gradient(CPU, d, relative)
 
 
 @pytest.mark.parametrize("d", TYPICAL)
-def test_relative_damping_and_bias(cuda_backend, d):
+def test_relative_damping_with_and_without_bias(cuda_backend, d):
     blocks, params, grads, momenta = make([(count, d) for count in (17, 0, 1, 150)], d)
     for k in range(3):
         checked_fused_step(
@@ -210,11 +210,11 @@ def test_relative_damping_and_bias(cuda_backend, d):
 
 @pytest.mark.parametrize("dtype", [SINGLE, BRAIN], ids=name_of)
 @pytest.mark.parametrize("d", TYPICAL)
-def test_refreshed_target_norms(cuda_backend, d, dtype):
+def test_refreshed_target_norms_are_the_norms_of_adams_step(cuda_backend, d, dtype):
     check_target_norms_of_adams_step(CPU, dtype, d)
 
 
-def test_given_target_norms(cuda_backend):
+def test_steps_rescaled_to_given_target_norms(cuda_backend):
     check_one_value_for_all(CPU)
     for d in (1, 9, 65):
         check_a_zero_direction(CPU, d)

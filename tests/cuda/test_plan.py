@@ -1,4 +1,4 @@
-"""Host logic and core mathematics of the CUDA backend, compiled on their own with sanitizers."""
+"""csrc/cuda/plan.cpp and csrc/core/spd_sweep.h, compiled as plain C++ with sanitizers and run."""
 
 import pytest
 
@@ -9,9 +9,9 @@ pytestmark = pytest.mark.cuda_host
 
 
 @pytest.mark.parametrize(
-    ("name", "beside"),
+    ("name", "more_sources"),
     [("test_cuda_plan", [CSRC / "cuda" / "plan.cpp"]), ("test_cuda_sweep", [])],
     ids=["plan", "sweep"],
 )
-def test_plain_cpp(tmp_path, name, beside):
-    check_program(tmp_path, name, *beside)
+def test_cpp_program(tmp_path, name, more_sources):
+    check_program(tmp_path, name, *more_sources)

@@ -1,4 +1,4 @@
-"""A build that requires CUDA, and operators of the CPU with arguments that only a device takes."""
+"""A build that requires CUDA, and CPU operators called with arguments for CUDA tensors only."""
 
 import sys
 
@@ -23,7 +23,7 @@ def test_requiring_cuda_without_a_cuda_build_of_torch_is_an_error(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_architectures_are_those_of_the_build(extension):
+def test_the_build_names_known_architectures(extension):
     known = {f"sm_{a}" for a in (75, 80, 86, 89, 90, 100, 120)}
     assert set(mk.build_info().cuda_architectures) <= known
     if torch.version.cuda is None:
@@ -31,7 +31,7 @@ def test_architectures_are_those_of_the_build(extension):
 
 
 @pytest.mark.parametrize("name", ["step_", "fused_step_"])
-def test_controls_are_for_devices(extension, name):
+def test_cpu_operators_refuse_controls(extension, name):
     arguments = operator_arguments(name) | {"controls": torch.zeros(4, dtype=torch.float64)}
     before = [p.clone() for p in arguments["params"]]
     with pytest.raises(RuntimeError, match="controls: expected None on cpu"):

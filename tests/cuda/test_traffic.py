@@ -1,4 +1,4 @@
-"""What the compiled CUDA kernels move, recorded while they run on the CPU."""
+"""The memory traffic of the compiled CUDA kernels, recorded while they run on the CPU."""
 
 import pytest
 

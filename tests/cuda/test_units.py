@@ -1,4 +1,4 @@
-"""csrc/cuda/units.py: what it reads from size_classes.h is what the compiled plan launches."""
+"""csrc/cuda/units.py reads from size_classes.h what the compiled plan launches."""
 
 import shutil
 from ctypes import byref, c_void_p
@@ -43,7 +43,7 @@ def first_launch(planned):
 
 @needs_compiler
 @pytest.mark.parametrize("d", range(1, units.MAX_BLOCK + 1))
-def test_launches_of_a_size(d):
+def test_the_plan_launches_the_unit_of_a_size(d):
     unit = units.unit_of(d)
     kind = plan_library().team_kind(d)
     assert unit == (units.THREAD_UNITS[d - 1] if kind == -1 else units.TEAM_UNITS[kind])
@@ -53,17 +53,17 @@ def test_launches_of_a_size(d):
 
 
 @needs_compiler
-def test_launches_for_whole_tensors():
+def test_the_plan_launches_the_unit_for_whole_tensors():
     layout = TileLayout(9, (17,)).table
     job = CudaOnCpu._new_job(9, layout)
     job.relative_damping, job.invert = True, TileRange(0, 2)
-    address = 8  # nothing reads there
+    address = 8  # planning does not read the memory
     job.damping = PerTensor(address, False, True)
     launch = first_launch(plan_library().plan_tiles(byref(job), c_void_p(address)))
     assert launch == ("Damping", 1, units.TENSOR_UNIT.threads, 0)
 
 
-def test_every_size_has_one_unit():
+def test_every_size_has_exactly_one_unit():
     served = [size for unit in units.KERNEL_UNITS for size in unit.sizes]
     assert sorted(served) == list(range(1, units.MAX_BLOCK + 1))
     assert len(set(units.TRANSLATION_UNITS)) == 1 + len(units.KERNEL_UNITS)
@@ -72,17 +72,17 @@ def test_every_size_has_one_unit():
 
 
 @pytest.mark.parametrize("size", [0, units.MAX_BLOCK + 1])
-def test_sizes_without_a_kernel(size):
+def test_a_size_without_a_kernel_is_refused(size):
     with pytest.raises(ValueError, match=f"expected 1 to {units.MAX_BLOCK}, got {size}"):
         units.unit_of(size)
 
 
-def test_a_header():
+def test_constants_and_teams_are_read_from_a_header():
     assert units.parse_constant(HEADER, "kPatch") == 4
     assert units.parse_teams(HEADER) == ((20, 16, 1), (64, 32, 5))
 
 
-def test_a_constant_that_cannot_be_read():
+def test_a_constant_that_cannot_be_read_is_refused():
     with pytest.raises(ValueError, match="expected a line 'constexpr int kPatch = <integer>;'"):
         units.parse_constant(HEADER.replace("4", "2 * 2"), "kPatch")
 
@@ -95,6 +95,6 @@ def test_a_constant_that_cannot_be_read():
         ("{20, 16, 1}", "{20, 8 + 8, 1}", r"kTeams: expected rows .*found '{20, 8 \+ 8, 1},'"),
     ],
 )
-def test_a_table_that_cannot_be_read(old, new, message):
+def test_a_table_that_cannot_be_read_is_refused(old, new, message):
     with pytest.raises(ValueError, match=message):
         units.parse_teams(HEADER.replace(old, new))

@@ -1,7 +1,7 @@
-"""The memory that the compiled CUDA kernels for blocks of nine move. Run by ``test_traffic.py``.
+"""The memory traffic of the compiled CUDA kernels for blocks of nine. Run by ``test_traffic.py``.
 
-Against the byte model that all kernels are compared by: every element of a block once, in whole
-sectors of memory. Launch parameters do not count.
+The traffic is compared with the byte model of the benchmarks: every element of a block is moved
+once, in whole sectors of memory. Launch parameters do not count.
 """
 
 import pytest
@@ -18,8 +18,8 @@ TRIANGLE = byte_model.triangle_bytes(D)
 VECTOR = 4 * D
 COUNTS = (256, 128)
 BLOCKS, TILES = 384, 24
-WEIGHT, TALLY = 8, 16  # of a tile: the weight alone, weight and trace
-INFO = 4  # of a block: the pivot that failed
+WEIGHT, TALLY = 8, 16  # bytes of a tile: its weight alone, its weight and trace
+INFO = 4  # bytes of a block: its failing pivot
 
 launches = ptx_traffic.record(load_ptxcpu())
 
@@ -27,7 +27,7 @@ launches = ptx_traffic.record(load_ptxcpu())
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["P in fp32", "P in bf16"])
 def case(request, cuda_backend):
     blocks, params, grads, momenta = make([(n, D) for n in COUNTS], D, inverse_dtype=request.param)
-    # Sectors are counted from where memory begins.
+    # Sectors begin at multiples of their size: so must the tensors.
     for tensor in (*params, *grads, *momenta, blocks._state.stats, blocks._state.inverse):
         assert tensor.data_ptr() % SECTOR == 0
     launches.clear()
@@ -39,10 +39,10 @@ def inverse_triangle(blocks):
 
 
 def check(traffic, tensors, loads, stores):
-    """Bytes per block, each moved once, in whole sectors in every instruction of a warp."""
-    part = traffic.within(*tensors)
+    """Each block moves so many bytes once, and every instruction of a warp moves whole sectors."""
+    chosen = traffic.within(*tensors)
     for kind, expected in ((LOAD, loads), (STORE, stores)):
-        moved = part.of(kind)
+        moved = chosen.of(kind)
         assert moved.bytes == moved.distinct_bytes == BLOCKS * expected
         assert SECTOR * moved.sectors == BLOCKS * expected
 
@@ -79,12 +79,12 @@ def test_step(case):
     check(traffic, grads, VECTOR, 0)
     check(traffic, momenta, VECTOR, VECTOR)
     check(traffic, params, VECTOR, VECTOR)
-    number = blocks._state.inverse.element_size()
-    check_total(traffic, byte_model.step_bytes(D, number))
+    element = blocks._state.inverse.element_size()
+    check_total(traffic, byte_model.step_bytes(D, element))
 
 
-def test_everything(case):
-    """In one launch; the new inverse is read back, which finds it in the cache."""
+def test_fused_step(case):
+    """Update, inversion and step are one launch; it reads the new inverse back from the cache."""
     blocks, params, grads, momenta = case
     blocks.fused_step_(params, grads, momenta, lr=0.1, beta=0.5, damping=0.5)
     (traffic,) = launches
@@ -93,13 +93,13 @@ def test_everything(case):
     check(traffic, grads, VECTOR, 0)
     check(traffic, momenta, VECTOR, VECTOR)
     check(traffic, params, VECTOR, VECTOR)
-    number = blocks._state.inverse.element_size()
+    element = blocks._state.inverse.element_size()
     read_back = inverse_triangle(blocks)
-    check_total(traffic, byte_model.fused_bytes(D, number) + read_back + INFO, WEIGHT + TALLY)
+    check_total(traffic, byte_model.fused_bytes(D, element) + read_back + INFO, WEIGHT + TALLY)
 
 
-def test_scale_free(case):
-    """Two launches: P M is written by the first and read by the second, the parameters follow."""
+def test_rescaled_step(case):
+    """The first launch writes the directions P M; the second reads them and moves parameters."""
     blocks, params, grads, momenta = case
     blocks.step_(params, grads, momenta, lr=0.1, target_norms=torch.tensor([1.0]))
     first, second = launches

@@ -19,7 +19,7 @@ from tests.support.optimizer_checks import (
 STEPS = 6
 
 
-def model_of(device):
+def make_model(device):
     return classifier(device, nn.BatchNorm2d(3), nn.ReLU(), classes=10)
 
 
@@ -28,7 +28,7 @@ def batch(device, step):
 
 
 def train(device, graft, scaler=None, unscale_first=False, **options):
-    model = model_of(device)
+    model = make_model(device)
     opt = MBF(model, graft=graft, **SCHEDULE, **options)
     for step in range(STEPS):
         opt.zero_grad()
@@ -53,7 +53,7 @@ def scaler_for(device, scale):
 @GRAFTS
 @pytest.mark.parametrize("unscale_first", [False, True])
 def test_scaled_gradients_do_not_scale_the_statistics(device, graft, unscale_first):
-    """A power of two comes off without rounding: the run is the same to the bit."""
+    """Scaling by a power of two is exact, so the run has the same bits as without it."""
     plain, state = train(device, graft)
     scaled, scaled_state = train(device, graft, scaler_for(device, 2.0**10), unscale_first)
     assert_same_bits(plain, scaled)
@@ -62,7 +62,7 @@ def test_scaled_gradients_do_not_scale_the_statistics(device, graft, unscale_fir
 
 @GRAFTS
 def test_a_step_that_overflowed_is_skipped(device, graft):
-    model = model_of(device)
+    model = make_model(device)
     opt = MBF(model, graft=graft, **SCHEDULE)
     scaler = scaler_for(device, 2.0**10)
     for step in range(3):
@@ -81,11 +81,11 @@ def test_a_step_that_overflowed_is_skipped(device, graft):
     assert opt.diagnostics()["steps"] == 2
 
 
-def test_sampled_labels_with_scaled_gradients(device):
+def test_scaled_gradients_of_sampled_labels_do_not_scale_the_statistics(device):
     """The second backward pass is scaled too, and ``curvature`` gets the scale."""
     states = []
     for scale in (1.0, 2.0**8):
-        model = model_of(device)
+        model = make_model(device)
         opt = MBF(model, graft="adam", fisher="true", **SCHEDULE)
         scaler = scaler_for(device, scale)
         for step in range(STEPS):
@@ -105,9 +105,9 @@ def test_sampled_labels_with_scaled_gradients(device):
 
 
 @GRAFTS
-def test_training_under_autocast(device, graft):
+def test_training_under_autocast_lowers_the_loss(device, graft):
     """Parameters, gradients and state stay in float32, and the loss goes down."""
-    model = model_of(device)
+    model = make_model(device)
     lr = 1e-2 if graft else 1e-4
     opt = MBF(model, lr=lr, graft=graft)
     images, labels = batch(device, 0)
@@ -128,11 +128,11 @@ def test_training_under_autocast(device, graft):
 
 
 @GRAFTS
-def test_a_step_inside_autocast(device, graft):
-    """Autocast must not reach the optimizer's own products."""
+def test_a_step_inside_autocast_gives_the_same_bits(device, graft):
+    """Autocast does not change the precision of the optimizer's own operations."""
     results = []
     for enabled in (False, True):
-        model = model_of(device)
+        model = make_model(device)
         opt = MBF(model, graft=graft, conv="filter", **SCHEDULE)
         for step in range(STEPS):
             opt.zero_grad()

@@ -62,7 +62,7 @@ def resumed(model, opt, state, options, device):
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_resumed_run_gives_the_same_bits(backend, device, name):
-    """Whatever is due next: statistics every 3 steps, inverses every 5, early ones at 2 and 4."""
+    """The run is resumed after every step, so that each kind of step is the first after loading."""
     options = SCHEDULE | SETTINGS[name]
     model = network(device)
     opt = MBF(model, **options)
@@ -81,7 +81,7 @@ def test_a_resumed_run_gives_the_same_bits(backend, device, name):
         assert_equal_trees(snapshot(other), snapshot(opt), f"resumed after {at} steps")
 
 
-def test_a_state_is_a_copy(device):
+def test_a_saved_state_is_a_copy(device):
     model = network(device)
     opt = MBF(model, lr=0.1, graft="adam")
     take_steps(model, opt, range(2))
@@ -91,8 +91,8 @@ def test_a_state_is_a_copy(device):
     assert_equal_trees(state, kept)
 
 
-def test_a_run_may_be_set_back(device):
-    """Loading replaces everything there was, even with the state of before the first step."""
+def test_an_earlier_state_may_be_loaded(device):
+    """Loading an earlier state, even that before the first step, replaces the whole state."""
     for at in (0, 2):
         model = network(device)
         opt = MBF(model, **SCHEDULE)
@@ -120,8 +120,8 @@ def test_a_parameter_not_in_the_state_starts_afresh(device):
     assert_agrees(model, reference)
 
 
-def test_the_number_of_threads_may_change(device, threads):
-    """Kernel blocks; torch's own matrix products make no such promise."""
+def test_a_run_may_resume_with_another_number_of_threads(device, threads):
+    """Only kernel blocks promise this; torch's own matrix products do not."""
     results = []
     for first, second in ((1, 1), (1, 2), (2, 1), (2, 3)):
         torch.manual_seed(0)
@@ -139,7 +139,7 @@ def test_the_number_of_threads_may_change(device, threads):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_through_a_file_of_plain_tensors(device, name):
+def test_a_state_may_be_loaded_with_weights_only(device, name):
     options = SCHEDULE | SETTINGS[name]
     model = network(device)
     opt = MBF(model, **options)
@@ -172,7 +172,7 @@ def test_kernels_are_saved_by_output_and_input_channel(device):
 
 
 def test_the_saved_statistics_are_those_of_the_gradients(backend, device):
-    """One step with beta: G = (1 - beta) D D^T, the triangle row after row."""
+    """After one step G is (1 - beta) D D^T; its triangle is saved row after row."""
     model = nn.Conv2d(2, 3, (1, 3), bias=False).to(device)
     opt = MBF(model, lr=0.1, beta=0.5)
     take_steps(model, opt, range(1))
@@ -184,7 +184,7 @@ def test_the_saved_statistics_are_those_of_the_gradients(backend, device):
 
 
 @pytest.mark.parametrize("first", ["cpu", "torch"])
-def test_the_backend_may_change(extension, device, first):
+def test_a_run_may_resume_on_another_backend(extension, device, first):
     if device.type != "cpu":
         pytest.skip("the CPU kernels serve CPU tensors")
     second = {"cpu": "torch", "torch": "cpu"}[first]
@@ -206,8 +206,8 @@ def test_the_backend_may_change(extension, device, first):
         assert_agrees(model, reference)
 
 
-def test_inverses_may_change_their_format(device):
-    """There and back: only the inverses are rounded, the statistics stay to the bit."""
+def test_a_run_may_resume_with_another_dtype_of_inverses(device):
+    """Loading into bfloat16 inverses and back rounds the inverses only, not the statistics."""
     model = network(device)
     options = SCHEDULE | {"graft": "adam"}
     opt = MBF(model, **options)
@@ -232,7 +232,7 @@ def test_inverses_may_change_their_format(device):
     assert rounded == 4  # the convolutions
 
 
-def test_the_optimizer_keeps_its_own_format_of_inverses(device):
+def test_loading_does_not_change_the_dtype_of_inverses(device):
     model = network(device)
     opt = MBF(model, **SCHEDULE)
     take_steps(model, opt, range(2))
@@ -258,11 +258,11 @@ def test_the_state_of_short_parameters_stays_in_float32(device, dtype, graft):
     other = MBF(model, graft=graft, **SCHEDULE)
     other.load_state_dict(state)
     assert_equal_trees(snapshot(other), state)
-    # Really in float32: its elements have more digits than the parameters' format holds.
+    # The elements have more digits than the dtype of the parameters could hold.
     assert not torch.equal(state["state"][0]["stats"], state["state"][0]["stats"].to(dtype).float())
 
 
-def test_options_are_loaded_as_with_any_optimizer(device):
+def test_loading_a_state_loads_its_options(device):
     model = network(device)
     opt = MBF(model, lr=0.3, momentum=0.5, stats_every=7, weight_decay=0.2)
     other = MBF(model, lr=0.1)
@@ -277,7 +277,7 @@ def test_options_are_loaded_as_with_any_optimizer(device):
 
 
 def misfits(device):
-    """Optimizers whose state does not fit that of ``MBF(network())``."""
+    """Models and optimizers whose states do not fit ``MBF(network())``."""
     other_shape = network(device)
     other_shape["conv"] = nn.Conv2d(2, 4, 3).to(device)
     other_kernel = network(device)
@@ -297,7 +297,7 @@ def misfits(device):
         "fewer parameters": (fewer, MBF(fewer, **SCHEDULE)),
         "more groups": (
             plain,
-            MBF([{"params": part} for part in plain.children()], **SCHEDULE),
+            MBF([{"params": child} for child in plain.children()], **SCHEDULE),
         ),
         "bare parameters": (plain, MBF(plain.parameters(), **SCHEDULE)),
         "conv": (plain, MBF(plain, conv="filter", **SCHEDULE)),
@@ -328,7 +328,7 @@ def test_a_state_that_does_not_fit_changes_nothing(device, name):
 @pytest.mark.parametrize(
     "key", ["momentum_buffer", "stats", "inverse", "weights", "target_norm", "step", "warm_started"]
 )
-def test_a_state_with_a_part_missing_changes_nothing(device, key):
+def test_a_state_with_a_missing_entry_changes_nothing(device, key):
     for layer in ("conv.weight", "first.weight"):
         model = network(device)
         i = [name for name, _ in model.named_parameters()].index(layer)
@@ -362,7 +362,7 @@ def _through_torch(pair):
 
 @pytest.mark.parametrize("before", [0, 4])
 @pytest.mark.parametrize("way", COPIES)
-def test_a_copy_gives_the_same_bits_independently(device, way, before):
+def test_a_copy_steps_independently_and_gives_the_same_bits(device, way, before):
     for options in ({}, {"graft": "adam", "conv": "filter", "max_block": 4, "stagger": True}):
         model = network(device)
         opt = MBF(model, **SCHEDULE, **options)

@@ -1,7 +1,7 @@
-"""Counts of failed blocks that reach the host some time after the step that made them.
+"""Counts of failed blocks, which reach the host some time after their step.
 
-A fake device stands in for a GPU: copies to the host land in order, each some queries after it was
-queued, and until then the host memory holds garbage.
+A fake device stands in for a GPU. Its copies to the host land in order, each after a number of
+queries; until then the host memory holds garbage.
 """
 
 import copy
@@ -18,18 +18,18 @@ from mbf_optim.failures import FailureCount
 from tests.support.networks import set_gradients, take_steps
 
 GARBAGE = 987_654_321
-LATE = 20
+LATENCY = 20
 
 
 class FakeDevice:
-    """Its clock goes by queries of events; ``waits`` counts the times the host waited."""
+    """Its clock advances by one at each query of an event; ``waits`` counts waits of the host."""
 
     def __init__(self, latency):
         self.latency = latency
         self.clock = 0
         self.waits = 0
         self.capturing = False
-        self.queue = []  # (when it is done, memory, value), oldest first
+        self.queue = []  # copies as (time of landing, memory, value), oldest first
 
     def run_until(self, time):
         self.clock = max(self.clock, time)
@@ -38,7 +38,7 @@ class FakeDevice:
             memory.content = value
 
     def as_torch(self):
-        """What failures.py uses of torch."""
+        """A stand-in for what failures.py uses of torch."""
         return SimpleNamespace(
             empty=lambda shape, dtype, pin_memory: FakeMemory(self),
             cuda=SimpleNamespace(
@@ -85,7 +85,7 @@ class FakeEvent:
 
 @pytest.fixture
 def fake(monkeypatch):
-    device = FakeDevice(LATE)
+    device = FakeDevice(LATENCY)
     monkeypatch.setattr(failures, "torch", device.as_torch())
     monkeypatch.setattr(failures, "start_copy", failures._CudaCopy)
     return device
@@ -96,15 +96,15 @@ def record(count, *failed):
         count.record(torch.tensor(value))
 
 
-def told(count, calls):
-    """What persistent() says when it is called that often, zeros left out."""
+def reported(count, calls):
+    """The results other than 0 of so many calls of persistent()."""
     return [found for _ in range(calls) if (found := count.persistent())]
 
 
 # --- the count --------------------------------------------------------------------------------
 
 
-def test_a_count_on_the_host_is_known_at_once():
+def test_a_count_of_the_cpu_is_known_at_once():
     count = FailureCount()
     record(count, 3)
     assert (count.now(), count.persistent(), count.refreshes) == (3, 0, 1)
@@ -116,34 +116,34 @@ def test_a_count_on_the_host_is_known_at_once():
     assert (count.now(), count.persistent()) == (4, 0)
 
 
-def test_failures_persist_until_a_refresh_without():
+def test_failures_persist_until_a_refresh_without_failures():
     count = FailureCount()
     record(count, 3, 3)
-    assert told(count, 3) == [3, 3, 3]
+    assert reported(count, 3) == [3, 3, 3]
     record(count, 0)
-    assert told(count, 3) == []
+    assert reported(count, 3) == []
 
 
-def test_what_has_not_landed_is_not_read(fake):
+def test_a_count_that_has_not_landed_is_not_read(fake):
     count = FailureCount()
     record(count, 0)
     record(count, 0)
-    assert told(count, 4 * LATE) == []
+    assert reported(count, 4 * LATENCY) == []
     assert count.now() == 0
 
 
-def test_failures_are_told_once_they_have_landed(fake):
+def test_failures_are_reported_once_their_count_has_landed(fake):
     count = FailureCount()
     record(count, 6)
-    assert told(count, 4 * LATE) == []
+    assert reported(count, 4 * LATENCY) == []
     record(count, 7)
-    found = [count.persistent() for _ in range(4 * LATE)]
+    found = [count.persistent() for _ in range(4 * LATENCY)]
     assert found[0] == 0
     assert found[-1] == 7
     assert set(found) == {0, 7}
 
 
-def test_nothing_in_a_step_waits(fake):
+def test_recording_and_asking_do_not_wait(fake):
     count = FailureCount()
     for _ in range(10):
         record(count, 1)
@@ -151,7 +151,7 @@ def test_nothing_in_a_step_waits(fake):
     assert fake.waits == 0
 
 
-def test_asking_for_the_last_count_waits_for_it(fake):
+def test_now_waits_for_the_last_count(fake):
     count = FailureCount()
     record(count, 1, 2, 3)
     assert count.now() == 3
@@ -159,10 +159,10 @@ def test_asking_for_the_last_count_waits_for_it(fake):
 
 
 def test_counts_in_flight_keep_their_order(fake):
-    """Only 4 and 5 are neighbours, whatever lands together."""
+    """Only 4 and 5 are failures of two refreshes in a row, even if other counts land with them."""
     count = FailureCount()
     record(count, 2, 0, 3, 0, 4, 5, 0, 6)
-    assert set(told(count, 20 * LATE)) == {5}
+    assert set(reported(count, 20 * LATENCY)) == {5}
     assert count.now() == 6
 
 
@@ -173,29 +173,29 @@ def test_a_pair_is_not_missed_when_a_later_refresh_lands_with_it(fake, ask):
     fake.run_until(100)
     found = [ask(count), count.persistent()]
     assert 5 in found
-    assert told(count, 5) == []
+    assert reported(count, 5) == []
 
 
-def test_nothing_piles_up_if_nobody_asks(fake):
+def test_counts_in_flight_do_not_pile_up(fake):
     count = FailureCount()
     for _ in range(100):
         record(count, 1)
-    assert len(count._in_flight) <= LATE + 1
+    assert len(count._in_flight) <= LATENCY + 1
 
 
-def test_a_captured_graph_is_not_disturbed(fake):
+def test_no_event_is_queried_during_the_capture_of_a_graph(fake):
     count = FailureCount()
     record(count, 1, 1)
     fake.capturing = True
-    assert told(count, 4 * LATE) == []
+    assert reported(count, 4 * LATENCY) == []
     fake.capturing = False
-    assert set(told(count, 4 * LATE)) == {1}
+    assert set(reported(count, 4 * LATENCY)) == {1}
 
 
 @pytest.mark.parametrize(
     "way", [copy.deepcopy, lambda count: pickle.loads(pickle.dumps(count))], ids=["copy", "pickle"]
 )
-def test_a_copy_knows_what_was_in_flight(fake, way):
+def test_a_copy_has_the_counts_in_flight(fake, way):
     count = FailureCount()
     record(count, 8, 9)
     twin = way(count)
@@ -215,14 +215,14 @@ def network():
 
 
 def zero_steps(model, opt, steps):
-    """Steps with statistics of zero, which only damping makes invertible."""
+    """Takes steps with zero gradients: without damping no block can be inverted."""
     for _ in range(steps):
         set_gradients(model, {name: torch.zeros_like(p) for name, p in model.named_parameters()})
         opt.step()
 
 
 @pytest.mark.parametrize("on_failure", ["warn", "raise"])
-def test_no_false_alarm(fake, on_failure):
+def test_no_warning_without_failures(fake, on_failure):
     model = network()
     opt = MBF(model, inverse_every=2, on_failure=on_failure)
     with warnings.catch_warnings():
@@ -232,7 +232,7 @@ def test_no_false_alarm(fake, on_failure):
     assert opt.diagnostics()["failed_blocks"] == 0
 
 
-def test_one_warning_once_failures_are_known(fake):
+def test_one_warning_once_the_failures_are_known(fake):
     model = network()
     opt = MBF(model, **NO_DAMPING)
     with warnings.catch_warnings():
@@ -244,7 +244,7 @@ def test_one_warning_once_failures_are_known(fake):
     assert fake.waits == 0
 
 
-def test_an_exception_once_failures_are_known(fake):
+def test_an_exception_once_the_failures_are_known(fake):
     model = network()
     opt = MBF(model, on_failure="raise", **NO_DAMPING)
     zero_steps(model, opt, 2)
@@ -263,7 +263,7 @@ def test_diagnostics_wait_for_the_last_refresh(fake):
 @pytest.mark.parametrize(
     "way", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))], ids=["copy", "pickle"]
 )
-def test_an_optimizer_is_copied_with_counts_in_flight(fake, way):
+def test_an_optimizer_is_copied_with_its_counts_in_flight(fake, way):
     model = network()
     opt = MBF(model, **NO_DAMPING)
     zero_steps(model, opt, 2)

@@ -23,13 +23,13 @@ NO_DAMPING = {"lr": 0.1, "damping": 0.0, "damping_scale": "absolute"}
 
 
 def zero_step(model, opt):
-    """Statistics of zero, which only damping makes invertible."""
+    """Takes a step with zero gradients: without damping no block can be inverted."""
     set_gradients(model, {name: torch.zeros_like(p) for name, p in model.named_parameters()})
     opt.step()
 
 
 def zero_step_until_known(model, opt, device):
-    """On a GPU a count is known once its copy to the host has landed: the next step looks again."""
+    """Takes a step, and on a GPU a second one, which finds the count of the first landed."""
     zero_step(model, opt)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -46,7 +46,7 @@ def test_failed_blocks_are_counted_by_kind(backend, device):
     opt = MBF(model, **NO_DAMPING)
     zero_step(model, opt)
     found = opt.diagnostics()
-    # Vectors of kind diagonal are inverted too; Adam's direction never fails.
+    # Layers of kind diagonal are inverted too; those of kind adam have nothing to invert.
     assert found["failed_by_kind"] == {"kernel": 6 + 20 + 3 + 12, "diagonal": 13, "average": 3}
     assert found["failed_blocks"] == sum(found["failed_by_kind"].values())
     assert found["refreshes"] == 1
@@ -65,7 +65,7 @@ def test_failed_blocks_keep_their_last_inverse(backend, device):
     opt = MBF(model, lr=0.1, inverse_every=2, stats_every=1, damping=0.1)
     take_steps(model, opt, range(1))
     before = opt.state_dict()["state"][0]["inverse"]
-    # Too large for a finite square: this block's statistics can never be inverted again.
+    # The square of 1e30 is infinite: the statistics of this block can never be inverted again.
     grads = gradients(model, 1)
     grads["weight"][1, 0] = 1e30
     set_gradients(model, grads)
@@ -78,12 +78,12 @@ def test_failed_blocks_keep_their_last_inverse(backend, device):
     assert not (after[~kept] == before[~kept]).all(dim=-1).any()
 
 
-def test_the_count_is_of_the_last_refresh(backend, device):
+def test_failed_blocks_are_those_of_the_last_refresh(backend, device):
     model = conv(device)
     opt = MBF(model, inverse_every=2, stats_every=1, **NO_DAMPING)
     zero_step(model, opt)
     assert opt.diagnostics()["failed_blocks"] == 6
-    for step in range(20):  # enough samples for full rank
+    for step in range(20):  # until G has full rank
         take_steps(model, opt, [step])
     assert opt.diagnostics()["failed_blocks"] == 0
 
@@ -93,7 +93,7 @@ def test_one_warning_when_failures_persist(backend, device):
     opt = MBF(model, inverse_every=1, **NO_DAMPING)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        zero_step(model, opt)  # once may happen
+        zero_step(model, opt)  # a single failure gives no warning
     with pytest.warns(RuntimeWarning, match=r"two refreshes in a row.*\{'kernel': 6\}.*damping"):
         zero_step_until_known(model, opt, device)
     with warnings.catch_warnings():
@@ -131,10 +131,10 @@ SPOILT = {
 @pytest.mark.parametrize("bad", [math.nan, math.inf], ids=["nan", "inf"])
 @GRAFTS
 @pytest.mark.parametrize("name", SPOILT)
-def test_gradients_that_are_not_finite_reach_their_own_block_only(
+def test_gradients_that_are_not_finite_affect_their_own_block_only(
     backend, device, name, graft, bad
 ):
-    """All others move, to the bit, as if the gradients of that block or row were zero."""
+    """All other blocks get the same bits as if the gradients of that block or row were zero."""
     where, index, options = SPOILT[name]
     results = []
     for value in (bad, 0.0):

@@ -1,4 +1,4 @@
-"""What the constructor and add_param_group take, and what they refuse."""
+"""What the constructor and add_param_group accept and what they refuse."""
 
 import math
 
@@ -34,7 +34,7 @@ FORMS = {
     "list of pairs": lambda model: list(model.named_parameters()),
     "group with a module": lambda model: [{"params": model}],
     "group with names": lambda model: [{"params": model.named_parameters()}],
-    "generator of groups": lambda model: ({"params": part} for part in model.children()),
+    "generator of groups": lambda model: ({"params": child} for child in model.children()),
     "group with a list of pairs": lambda model: [{"params": list(model.named_parameters())}],
 }
 BARE_FORMS = {
@@ -47,7 +47,7 @@ BARE_FORMS = {
 
 
 def check_equal_steps(forms, device):
-    """Returns the parameters after some steps, which are the same for all forms."""
+    """Checks that all forms step alike; returns the parameters after the steps."""
     results = []
     for params in forms.values():
         model = simple(device)
@@ -89,14 +89,14 @@ def test_groups_have_their_own_options(device):
     references = {name: Float64MBF(model[name], **(shared | own[name])) for name in own}
     for step in range(6):
         for name, reference in references.items():
-            part = {key: g for key, g in gradients(model, step).items() if key[0] == name}
-            reference.step(numpy_of({key[2:]: g for key, g in part.items()}))
+            grads = {key: g for key, g in gradients(model, step).items() if key[0] == name}
+            reference.step(numpy_of({key[2:]: g for key, g in grads.items()}))
     take_steps(model, opt, range(6))
     for name, reference in references.items():
         assert_agrees(model[name], reference)
 
 
-def test_the_groups_given_are_left_alone(device):
+def test_the_given_groups_are_not_changed(device):
     model = simple(device)
     given = [{"params": model[0], "lr": 0.5}, {"params": list(model[2].parameters())}]
     kept = [dict(group) for group in given]
@@ -125,7 +125,7 @@ def test_a_single_tensor_is_an_error():
 
 
 def test_a_set_is_an_error():
-    """Its order is another one in the next process, and with it the order of a checkpoint."""
+    """The order of a set, and so that of a checkpoint, differs from process to process."""
     with pytest.raises(TypeError, match="set"):
         MBF(set(nn.Linear(2, 3).parameters()))
 
@@ -135,14 +135,14 @@ def test_a_group_without_params_is_an_error():
         MBF([{"lr": 0.1}])
 
 
-def test_what_is_no_tensor_is_an_error():
+def test_an_object_that_is_no_tensor_is_an_error():
     with pytest.raises(TypeError, match=r"params: expected tensors, .* got int"):
         MBF([3])
     with pytest.raises(TypeError, match=r"param_group: expected a dict, got Linear"):
         MBF([{"params": nn.Linear(2, 3)}, nn.Linear(2, 3)])
 
 
-def test_a_tensor_that_is_no_leaf_is_an_error():
+def test_a_tensor_that_is_not_a_leaf_is_an_error():
     with pytest.raises(ValueError, match="non-leaf"):
         MBF([nn.Parameter(torch.ones(3)) * 2])
 
@@ -237,7 +237,7 @@ BAD_OPTIONS = [
     BAD_OPTIONS,
     ids=[f"{option}={str(value).replace(' ', '')}" for option, value, *_ in BAD_OPTIONS],
 )
-def test_bad_options(option, value, error, message):
+def test_a_bad_option_is_refused(option, value, error, message):
     with pytest.raises(error, match=message):
         MBF(nn.Linear(2, 3), **{option: value})
     if option in ("fisher", "on_failure"):
@@ -246,7 +246,7 @@ def test_bad_options(option, value, error, message):
         MBF([{"params": nn.Linear(2, 3), option: value}])
 
 
-def test_good_values_at_the_edge():
+def test_extreme_options_are_accepted():
     for option in ("lr", "momentum", "beta", "damping", "weight_decay"):
         MBF(nn.Linear(2, 3), **{option: 0.0})
         MBF(nn.Linear(2, 3), **{option: 0})
@@ -298,7 +298,7 @@ def test_a_bad_group_changes_nothing(device):
     assert_same_bits(values(model), values(other))
 
 
-def test_bare_tensors_may_join_named_ones(device):
+def test_groups_of_bare_tensors_may_be_added_to_named_ones(device):
     model = simple(device)
     opt = MBF(model[0], lr=0.1)
     opt.add_param_group({"params": list(model[2].parameters())})

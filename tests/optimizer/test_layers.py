@@ -1,4 +1,4 @@
-"""Which parameter gets which kind of block, and that it steps as that kind should."""
+"""The kind of block that each parameter gets, and its steps against the reference."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from tests.support.networks import gradients, step_both
 from tests.support.optimizer_checks import GRAFTS, assert_agrees, assert_moved, values
 from tests.support.optimizer_reference import Float64MBF
 
-# Conv2d(3, 4, 3) has 12 kernels and a bias of 4, and so on: by hand, not by the code under test.
+# Blocks by kind, counted by hand: Conv2d(3, 4, 3) has 12 kernels and a bias of 4 elements.
 CONVOLUTIONS = {
     "Conv1d": (lambda: nn.Conv1d(3, 4, 5), {"kernel": 12, "diagonal": 4}),
     "Conv2d": (lambda: nn.Conv2d(3, 4, 3), {"kernel": 12, "diagonal": 4}),
@@ -27,7 +27,7 @@ CONVOLUTIONS = {
         {"kernel": 12, "diagonal": 6},
     ),
 }
-# One matrix for every group.
+# With conv="filter" every group of a convolution has one block.
 FILTERS = {
     "Conv1d": 1,
     "Conv2d": 1,
@@ -72,7 +72,7 @@ LINEARS = {
     "GRUCell": (lambda: nn.GRUCell(3, 4), {"average": 2}),
     "RNNCell without bias": (lambda: nn.RNNCell(3, 4, bias=False), {"average": 2}),
 }
-# One row for every output: of the attention's q, k, v (4 each) and its way out (4), and so on.
+# With fc="row" every output has one block: attention has 4 each for q, k, v and its projection.
 ROWS = {
     "Linear": {"row": 3},
     "Linear without bias": {"row": 3},
@@ -106,7 +106,7 @@ ADAM = {
 
 
 class Own(nn.Module):
-    """Parameters of no known layer."""
+    """A module of unknown type with parameters of these shapes."""
 
     def __init__(self, **shapes):
         super().__init__()
@@ -117,8 +117,8 @@ class Own(nn.Module):
 
 CUSTOM = {
     "scalar": (lambda: Own(scalar=()), {"adam": 1}),
-    "one number": (lambda: Own(gain=(1,)), {"adam": 1}),
-    "one number in a matrix": (lambda: Own(gain=(1, 1)), {"adam": 1}),
+    "one element": (lambda: Own(gain=(1,)), {"adam": 1}),
+    "one element in a matrix": (lambda: Own(gain=(1, 1)), {"adam": 1}),
     "vector": (lambda: Own(vector=(5,)), {"diagonal": 5}),
     "matrix": (lambda: Own(matrix=(4, 3)), {"average": 1}),
     "weight and bias of an unknown module": (
@@ -132,7 +132,7 @@ CUSTOM = {
 
 
 def assert_follows(model, opt, reference, steps=5):
-    """In float64, so that nothing but another algorithm can be further away than this."""
+    """Steps both; in float64 only another algorithm could differ by more than the tolerance."""
     start = values(model)
     step_both(model, opt, reference, range(steps))
     assert_moved(model, start)
@@ -209,7 +209,7 @@ def test_a_linear_layer_steps_as_the_reference(backend, device, name, fc, graft)
 
 
 @pytest.mark.parametrize("name", ADAM)
-def test_norms_embeddings_and_scalars_are_adam(device, name):
+def test_norms_embeddings_and_scalars_are_of_kind_adam(device, name):
     make, count = ADAM[name]
     assert blocks_of(make().to(device)) == {"adam": count}
 
@@ -237,7 +237,7 @@ def test_a_norm_without_parameters_has_no_blocks(device):
     assert blocks_of(model) == {"average": 1}
 
 
-def test_subclasses_count_as_what_they_are(device):
+def test_subclasses_are_treated_like_their_base_class(device):
     class MyLinear(nn.Linear):
         pass
 
@@ -249,7 +249,7 @@ def test_subclasses_count_as_what_they_are(device):
 
 
 @GRAFTS
-def test_layers_of_the_same_shape_do_not_mix(backend, device, graft):
+def test_layers_of_the_same_shape_step_as_the_reference(backend, device, graft):
     def make():
         return nn.Sequential(
             *[nn.Linear(4, 3) for _ in range(3)],
@@ -274,7 +274,7 @@ def test_a_parameter_added_to_a_known_layer_goes_by_its_shape(device, graft):
     check_trajectory(make, device, graft=graft)
 
 
-def test_lazy_layers_take_shape_until_the_first_step(device):
+def test_lazy_layers_may_get_their_shape_before_the_first_step(device):
     torch.manual_seed(0)
     model = nn.Sequential(nn.LazyConv2d(3, 3), nn.Flatten(), nn.LazyLinear(2)).to(device)
     opt = MBF(model, lr=0.1)
@@ -299,10 +299,10 @@ TIED = {
 
 
 @pytest.mark.parametrize("name", TIED)
-def test_of_tied_weights_the_first_place_counts(device, name):
+def test_tied_weights_belong_to_the_first_layer(device, name):
     make, blocks = TIED[name]
     model = make().to(device)
-    # The bias of the second layer has no weight left to join.
+    # The weight belongs to the first layer, so the bias of the second is on its own.
     alone = {} if isinstance(model[1], nn.Embedding) else {"diagonal": 6}
     assert blocks_of(model) == blocks | alone
 
@@ -342,19 +342,19 @@ EVERYDAY_BLOCKS = {
     "adam": 5 * 3 + 2 * 3 + 3 + 1,
     "kernel": 6,
     "diagonal": 3 + 4,
-    # attention 2; each way of the LSTM 3; cell 2; hidden, head, matrix
+    # attention 2; each direction of the LSTM 3; cell 2; hidden, head, matrix
     "average": 2 + 6 + 2 + 3,
 }
 
 
-def test_names_tell_what_the_module_tells(device):
+def test_named_parameters_get_the_blocks_of_the_module(device):
     model = everyday_model().to(device)
     assert blocks_of(model) == EVERYDAY_BLOCKS
     assert blocks_of(model.named_parameters()) == EVERYDAY_BLOCKS
 
 
 @GRAFTS
-def test_named_parameters_step_as_the_module_would(device, graft):
+def test_named_parameters_step_as_the_reference(device, graft):
     torch.manual_seed(0)
     model = everyday_model().to(device, torch.float64)
     options = {"lr": 0.1, "stats_every": 2, "inverse_every": 3, "graft": graft}
@@ -362,7 +362,7 @@ def test_named_parameters_step_as_the_module_would(device, graft):
     assert_follows(model, opt, Float64MBF(model, **options))
 
 
-def test_named_parameters_of_a_single_layer(device):
+def test_named_parameters_of_a_single_layer_are_recognized(device):
     assert blocks_of(nn.Linear(4, 3).to(device).named_parameters()) == {"average": 1}
     assert blocks_of(nn.Conv2d(2, 3, 3).to(device).named_parameters()) == {
         "kernel": 6,
@@ -371,7 +371,7 @@ def test_named_parameters_of_a_single_layer(device):
     assert blocks_of(nn.LayerNorm(4).to(device).named_parameters()) == {"adam": 8}
 
 
-def test_the_order_of_names_does_not_matter(device):
+def test_the_order_of_named_parameters_does_not_matter(device):
     model = everyday_model().to(device)
     assert blocks_of(reversed(list(model.named_parameters()))) == EVERYDAY_BLOCKS
 
@@ -394,7 +394,7 @@ def test_bare_parameters_go_by_their_shapes(device):
 
 @GRAFTS
 def test_bare_parameters_step_as_the_reference(backend, device, graft):
-    """The reference sees parameters of no known layer, which it too sorts by shape."""
+    """The reference gets the same bare parameters and goes by their shapes, too."""
     torch.manual_seed(0)
     layers = everyday_model().to(device, torch.float64)
     bare = nn.ParameterList(layers.parameters())
@@ -404,7 +404,7 @@ def test_bare_parameters_step_as_the_reference(backend, device, graft):
 
 # --- max_block --------------------------------------------------------------------------------
 
-# Blocks of a layer: columns (or channels), cut into equal pieces of at most max_block.
+# Rows are cut into equal pieces of at most max_block columns, filters between their channels.
 PIECES = {
     "average, even": (lambda: nn.Linear(5, 3), "average", 3, {"average": 2}),
     "average, the last piece is shorter": (lambda: nn.Linear(6, 3), "average", 5, {"average": 2}),
@@ -429,7 +429,7 @@ def piece_options(kind):
 
 
 @pytest.mark.parametrize("name", PIECES)
-def test_pieces(device, name):
+def test_max_block_cuts_rows_into_pieces(device, name):
     make, kind, max_block, blocks = PIECES[name]
     assert blocks_of(make().to(device), max_block=max_block, **piece_options(kind)) == blocks
 
@@ -447,8 +447,8 @@ def test_max_block_leaves_kernels_and_averaged_convolutions_whole(device):
     assert blocks_of(model, max_block=4, conv="average") == {"average": 1}
 
 
-def test_pieces_of_a_row_know_nothing_of_each_other(device):
-    """A gradient in one piece moves nothing in the others, and moves as if they were not there."""
+def test_pieces_of_a_row_are_independent(device):
+    """A gradient in one piece moves no other piece, and moves its own as if it were alone."""
     torch.manual_seed(0)
     wide = nn.Linear(6, 2, bias=False).to(device, torch.float64)
     narrow = nn.Linear(3, 2, bias=False).to(device, torch.float64)

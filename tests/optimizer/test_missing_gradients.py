@@ -1,4 +1,4 @@
-"""Parameters without a gradient: frozen, unused, or only now and then."""
+"""Parameters that are frozen, unused, or have a gradient in some steps only."""
 
 import copy
 
@@ -24,7 +24,7 @@ from tests.support.optimizer_checks import (
 )
 from tests.support.optimizer_reference import Float64MBF
 
-ABSENT = {
+MISSING = {
     "a layer of every kind": ["conv.weight", "conv.bias", "norm.weight", "first.weight",
                               "first.bias"],
     "one of two alike": ["second.weight", "second.bias"],
@@ -33,7 +33,7 @@ ABSENT = {
 
 
 @GRAFTS
-@pytest.mark.parametrize("name", ABSENT)
+@pytest.mark.parametrize("name", MISSING)
 def test_parameters_without_a_gradient_are_left_alone(backend, device, name, graft):
     model = network(device, torch.float64)
     options = {
@@ -45,29 +45,29 @@ def test_parameters_without_a_gradient_are_left_alone(backend, device, name, gra
         "graft": graft,
     }
     opt = MBF(model, **options)
-    absent = ABSENT[name]
+    missing = MISSING[name]
     reference = Float64MBF(model, **options)
     start = values(model)
-    step_both(model, opt, reference, range(5), lambda key, _: key not in absent)
-    for key in absent:
+    step_both(model, opt, reference, range(5), lambda key, _: key not in missing)
+    for key in missing:
         assert torch.equal(values(model)[key], start[key]), f"{key} was touched"
     assert_agrees(model, reference)
 
 
-def test_frozen_layers_do_not_disturb_others_by_a_bit(device):
-    """Layers that share a call with a frozen one: kernels of the same size, vectors, norms."""
+def test_frozen_layers_do_not_change_a_bit_of_the_others(device):
+    """The frozen layers share calls with the others: kernels of one size, vectors, norms."""
     torch.manual_seed(0)
     layers = [nn.Conv2d(2, 3, 3), nn.LayerNorm(4), nn.Conv2d(5, 7, 3), nn.LayerNorm(3)]
     both = nn.Sequential(*layers).to(device)
     alone = copy.deepcopy(both)
     both[2].requires_grad_(False)
     both[3].requires_grad_(False)
-    absent = [name for name, p in both.named_parameters() if not p.requires_grad]
-    frozen = {name: values(both)[name] for name in absent}
-    take_steps(both, MBF(both, graft="adam", **SCHEDULE), range(6), without=absent)
+    missing = [name for name, p in both.named_parameters() if not p.requires_grad]
+    frozen = {name: values(both)[name] for name in missing}
+    take_steps(both, MBF(both, graft="adam", **SCHEDULE), range(6), without=missing)
     take_steps(alone, MBF(alone[:2], graft="adam", **SCHEDULE), range(6))
     assert_same_bits(values(both[:2]), values(alone[:2]))
-    assert_same_bits({name: values(both)[name] for name in absent}, frozen)
+    assert_same_bits({name: values(both)[name] for name in missing}, frozen)
 
 
 @GRAFTS
@@ -83,7 +83,7 @@ def test_a_gradient_that_appears_later_starts_its_own_schedule(backend, device, 
 
 
 @GRAFTS
-def test_a_gradient_that_comes_and_goes(backend, device, graft):
+def test_a_layer_counts_only_the_steps_with_a_gradient(backend, device, graft):
     model = network(device, torch.float64)
     options = {"lr": 0.1, "damping": 0.2, "stats_every": 3, "inverse_every": 4, "graft": graft}
     opt = MBF(model, **options)
@@ -95,7 +95,7 @@ def test_a_gradient_that_comes_and_goes(backend, device, graft):
 
 @pytest.mark.parametrize("fc", ["average", "row"])
 def test_a_weight_whose_bias_has_no_gradient_steps_without_it(device, fc):
-    """The damping being absolute, exactly as a layer without a bias would."""
+    """With absolute damping it steps exactly as in a layer without a bias."""
     torch.manual_seed(0)
     joined = nn.Linear(4, 3).to(device, torch.float64)
     alone = nn.Linear(4, 3, bias=False).to(device, torch.float64)

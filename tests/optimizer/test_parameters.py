@@ -1,4 +1,4 @@
-"""Parameters that are cast, moved, not contiguous or empty."""
+"""Unusual parameters and gradients: cast, moved, sparse, strided, empty or changed from outside."""
 
 import copy
 import math
@@ -31,7 +31,7 @@ from tests.support.optimizer_reference import Float64MBF
 
 
 @GRAFTS
-def test_a_model_cast_before_the_first_step(device, graft):
+def test_a_model_may_be_cast_before_the_first_step(device, graft):
     model = network(device)
     options = SCHEDULE | {"graft": graft}
     opt = MBF(model, **options)
@@ -41,8 +41,8 @@ def test_a_model_cast_before_the_first_step(device, graft):
     assert_agrees(model, reference)
 
 
-def test_looking_inside_does_not_fix_the_dtype(device):
-    """State is made at the first step, and nothing before it counts as one."""
+def test_diagnostics_and_state_dict_do_not_fix_the_dtype(device):
+    """The state is made at the first step: diagnostics() and state_dict() do not make it."""
     model = network(device)
     opt = MBF(model, **SCHEDULE)
     assert opt.diagnostics()["steps"] == 0
@@ -52,15 +52,15 @@ def test_looking_inside_does_not_fix_the_dtype(device):
     assert_moved(model, values(network(device, torch.float64)))
 
 
-PARTS = ["conv", "large", "transposed", "norm", "embedding", "first", "second", "head"]
+LAYERS = ["conv", "large", "transposed", "norm", "embedding", "first", "second", "head"]
 
 
-@pytest.mark.parametrize("part", ["all", *PARTS])
-def test_a_model_cast_after_the_first_step_is_an_error(device, part):
+@pytest.mark.parametrize("layer", ["all", *LAYERS])
+def test_a_model_cast_after_the_first_step_is_an_error(device, layer):
     model = network(device)
     opt = MBF(model, **SCHEDULE)
     take_steps(model, opt, range(1))
-    (model if part == "all" else model[part]).double()
+    (model if layer == "all" else model[layer]).double()
     with pytest.raises((RuntimeError, TypeError), match=r"float32.* float64|float64.* float32"):
         take_steps(model, opt, range(1, 2))
 
@@ -76,7 +76,7 @@ def test_a_bias_cast_by_itself_is_an_error(device):
 
 @pytest.fixture
 def in_place_moves():
-    """A module's parameters stay the same objects when it moves, as from a CPU to a GPU."""
+    """Makes ``Module.to`` keep the parameter objects, as when a module moves from CPU to GPU."""
     torch.__future__.set_swap_module_params_on_conversion(True)
     yield
     torch.__future__.set_swap_module_params_on_conversion(False)
@@ -131,7 +131,7 @@ def test_sparse_gradients_of_other_kinds_are_an_error(backend, device, shape):
 
 
 def transposed(t):
-    """The same elements, the last two dimensions swapped in memory; of a vector, strided."""
+    """The same elements with the last two dimensions swapped in memory; a vector gets a stride."""
     if t.dim() == 1:
         wide = torch.zeros(2 * len(t), dtype=t.dtype, device=t.device)
         wide[::2] = t
@@ -169,7 +169,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("which", ["parameter", "gradient", "both"])
 @GRAFTS
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_memory_order_does_not_matter(backend, device, name, graft, which):
+def test_strides_do_not_change_the_result(backend, device, name, graft, which):
     change, shape, options = LAYOUTS[name]
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(shape, generator=generator, dtype=torch.float64).to(device)
@@ -189,8 +189,8 @@ def test_memory_order_does_not_matter(backend, device, name, graft, which):
     torch.testing.assert_close(results[1], results[0], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["transposed kernels", "transposed matrix"])
-def test_memory_between_elements_is_left_alone(backend, device, name):
+@pytest.mark.parametrize("name", ["window of kernels", "window of a matrix"])
+def test_memory_around_a_window_is_left_alone(backend, device, name):
     shape = LAYOUTS[name][1]
     inside = window(torch.ones(shape, device=device))
     whole = inside._base
@@ -205,8 +205,8 @@ def test_memory_between_elements_is_left_alone(backend, device, name):
 
 @pytest.mark.parametrize("shape", [(4, 3, 3, 3), (4, 3), (5,), ()], ids=str)
 @GRAFTS
-def test_expanded_gradients(backend, device, shape, graft):
-    """What the gradient of a sum is."""
+def test_gradients_may_be_expanded(backend, device, shape, graft):
+    """The gradient of a sum is an expanded scalar."""
     results = []
     for expanded in (False, True):
         p = nn.Parameter(torch.linspace(-1, 1, math.prod(shape), device=device).reshape(shape))
@@ -223,8 +223,8 @@ EMPTY_SHAPES = [(0,), (0, 3), (3, 0), (0, 2, 3, 3), (2, 0, 3, 3), (2, 2, 0, 3)]
 
 
 @pytest.mark.parametrize("shape", EMPTY_SHAPES, ids=str)
-def test_parameters_without_elements(backend, device, shape):
-    """They change nothing for the others, and a checkpoint with them can be loaded."""
+def test_parameters_may_be_empty(backend, device, shape):
+    """They do not change the steps of others, and a checkpoint with them can be loaded."""
     model, plain = simple(device), simple(device)
     model.register_parameter("empty", nn.Parameter(torch.zeros(shape, device=device)))
     opt = MBF(model, **SCHEDULE)
@@ -239,7 +239,7 @@ def test_parameters_without_elements(backend, device, shape):
     assert_same_bits(found, values(plain))
 
 
-def test_only_parameters_without_elements(device):
+def test_all_parameters_may_be_empty(device):
     p = nn.Parameter(torch.zeros(0, 3, device=device))
     p.grad = torch.zeros_like(p)
     opt = MBF([p])
@@ -258,16 +258,16 @@ def test_the_bias_of_a_layer_without_inputs_is_trained(device, graft):
 
 
 @GRAFTS
-def test_parameters_of_several_dtypes(device, graft):
-    """Each as in a model of that dtype."""
+def test_parameters_may_have_several_dtypes(device, graft):
+    """Each parameter steps as in a model of its dtype."""
     dtypes = {"a": torch.float32, "b": torch.bfloat16, "c": torch.float64}
     mixed, apart, start = (
         nn.ModuleDict({key: simple(device, dtype) for key, dtype in dtypes.items()})
         for _ in range(3)
     )
     take_steps(mixed, MBF(mixed, graft=graft, **SCHEDULE), range(4))
-    for part in apart.values():
-        opt = MBF(part, graft=graft, **SCHEDULE)
+    for model in apart.values():
+        opt = MBF(model, graft=graft, **SCHEDULE)
         for step in range(4):
             set_gradients(apart, gradients(apart, step))
             opt.step()
@@ -276,7 +276,7 @@ def test_parameters_of_several_dtypes(device, graft):
 
 
 @GRAFTS
-def test_a_bias_in_a_longer_format_than_its_weight(device, graft):
+def test_a_bias_may_have_a_wider_dtype_than_its_weight(device, graft):
     model = nn.Linear(4, 3).to(device, torch.bfloat16)
     model.bias.data = model.bias.data.float()
     start = values(model)
@@ -289,8 +289,8 @@ def test_a_bias_in_a_longer_format_than_its_weight(device, graft):
 
 
 @GRAFTS
-def test_parameters_changed_from_outside_between_steps(device, graft):
-    """With ``vector_to_parameters``, which gives every parameter new memory."""
+def test_parameters_may_be_changed_between_steps(device, graft):
+    """``vector_to_parameters`` also gives every parameter new memory."""
     model = network(device, torch.float64)
     options = SCHEDULE | {"graft": graft, "weight_decay": 0.1}
     opt = MBF(model, **options)
@@ -305,7 +305,7 @@ def test_parameters_changed_from_outside_between_steps(device, graft):
     assert_agrees(model, reference)
 
 
-def test_weights_loaded_in_place_between_steps(device):
+def test_weights_may_be_loaded_between_steps(device):
     model = network(device, torch.float64)
     opt = MBF(model, **SCHEDULE)
     reference = Float64MBF(model, **SCHEDULE)
@@ -334,7 +334,7 @@ SAVED_BY_AUTOGRAD = {
 
 @GRAFTS
 @pytest.mark.parametrize("name", SAVED_BY_AUTOGRAD)
-def test_autograd_knows_that_a_step_wrote(backend, device, name, graft):
+def test_autograd_notices_a_step(backend, device, name, graft):
     change, shape, options = SAVED_BY_AUTOGRAD[name]
     p = nn.Parameter(change(torch.ones(shape, device=device)))
     opt = MBF([p], lr=0.1, graft=graft, **options)
@@ -345,7 +345,7 @@ def test_autograd_knows_that_a_step_wrote(backend, device, name, graft):
         loss.backward()
 
 
-def test_autograd_knows_that_a_joined_bias_was_written(device):
+def test_autograd_notices_a_step_of_a_joined_bias(device):
     layer = nn.Linear(3, 2).to(device)
     opt = MBF(layer, lr=0.1)
     loss = layer.bias.square().sum()
@@ -354,7 +354,7 @@ def test_autograd_knows_that_a_joined_bias_was_written(device):
         loss.backward()
 
 
-def test_parameters_stay_leaves_that_require_gradients(device):
+def test_parameters_stay_the_same_leaves(device):
     model = network(device)
     opt = MBF(model, **SCHEDULE)
     kept = {name: (id(p), p.data_ptr()) for name, p in model.named_parameters()}

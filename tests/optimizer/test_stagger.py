@@ -1,4 +1,4 @@
-"""Statistics and refreshes spread over the steps."""
+"""Staggered work: statistics and refreshes are spread over the steps of a period."""
 
 import numpy as np
 import torch
@@ -26,14 +26,14 @@ def network(device):
 
 
 def natural_states(opt):
-    """G and P of every kernel, a packed triangle of 45 each."""
+    """G and P of all kernels, each a packed triangle of 45 elements."""
     state = opt.state_dict()["state"].values()
     return [
         torch.cat([entry[name].reshape(-1, 45) for entry in state]) for name in ("stats", "inverse")
     ]
 
 
-def test_parts_of_a_period_cover_it():
+def test_the_parts_of_a_period_cover_all_blocks():
     schedule = Schedule(STATS, INVERSES, early=True, stagger=True)
     dues = [schedule.due(k) for k in range(INVERSES + 1, 2 * INVERSES + 1)]
     assert sorted(due.invert for due in dues) == [(i, INVERSES) for i in range(INVERSES)]
@@ -43,8 +43,8 @@ def test_parts_of_a_period_cover_it():
 
 
 @GRAFTS
-def test_every_step_changes_its_share(backend, device, graft):
-    """After the start, 1/T1 of the statistics and 1/T2 of the inverses a step; all in a period."""
+def test_every_step_updates_its_part(backend, device, graft):
+    """A step updates 1/T1 of the statistics and 1/T2 of the inverses; a period updates all."""
     model = network(device)
     conv_only = MBF(
         model[:2], 1e-3, stats_every=STATS, inverse_every=INVERSES, graft=graft, stagger=True
@@ -63,7 +63,7 @@ def test_every_step_changes_its_share(backend, device, graft):
     assert torch.stack(touched_inverse).sum(0).eq(1).all()
 
 
-def test_dense_layers_take_turns(backend, device):
+def test_dense_layers_are_refreshed_in_different_steps(backend, device):
     model = network(device)
     opt = MBF(model[2:], 1e-3, stats_every=3, inverse_every=6, stagger=True)
     weights = [0, 2, 4]
@@ -83,15 +83,15 @@ def test_dense_layers_take_turns(backend, device):
     assert [any(step[i] for step in changes) for i in range(3)] == [True] * 3
 
 
-def test_each_tile_follows_its_own_schedule(backend, device):
-    """Against float64 on one layer of exactly T2 tiles, each of them a layer to the reference.
+def test_each_tile_follows_the_schedule_of_its_part(backend, device):
+    """Compares every tile of a layer with a float64 reference of its own.
 
-    Without graft tiles are independent, so a reference per tile, with its statistics and refresh
-    at the tile's own steps, says where its parameters must go.
+    The layer has exactly T2 tiles, which are independent without graft. The reference of a tile
+    updates and refreshes at the steps of that tile.
     """
     torch.manual_seed(0)
     count = 10
-    wide = backend not in ("cuda", "triton")  # which know float32 only
+    wide = backend not in ("cuda", "triton")  # their kernels are float32 only
     dtype, tolerance = (torch.float64, 1e-10) if wide else (torch.float32, 1e-4)
     model = nn.Conv2d(16, count, 3, bias=False).to(device, dtype)
     opt = MBF(model, 1e-3, stats_every=5, inverse_every=count, early_refresh=False, stagger=True)
@@ -103,10 +103,10 @@ def test_each_tile_follows_its_own_schedule(backend, device):
     for k in range(1, 61):
         set_gradients(model, gradients(model, k))
         for i, reference in enumerate(references):
-            turn = k == 1 or k % 5 == i * 5 // count
+            update = k == 1 or k % 5 == i * 5 // count
             refresh = k == 1 or k % count == i
-            # Due at this very step, or at none that will come.
-            reference.stats_every = k if turn else 10**9
+            # A period of k steps is due at step k; one of 10^9 steps is never due.
+            reference.stats_every = k if update else 10**9
             reference.inverse_every = k if refresh else 10**9
             reference.step(numpy_of({"weight": model.weight.grad[i : i + 1]}))
         opt.step()
@@ -116,7 +116,7 @@ def test_each_tile_follows_its_own_schedule(backend, device):
         assert error <= tolerance, f"tile {i}: off by {error:.3g}"
 
 
-def test_blocks_of_all_backends_agree(device):
+def test_backends_agree(device):
     def run():
         model = network(device)
         opt = MBF(model, 1e-3, stats_every=3, inverse_every=7, graft="adam", stagger=True)

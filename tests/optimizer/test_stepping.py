@@ -1,4 +1,4 @@
-"""Closures, hooks, schedulers, decay and sign: a step as of any torch optimizer."""
+"""step() as with any torch optimizer: closures, hooks, schedulers, weight decay and maximize."""
 
 import copy
 
@@ -64,7 +64,7 @@ def test_a_closure_that_raises_changes_nothing(device):
     assert_equal_trees(snapshot(opt), before)
 
 
-def test_gradients_are_left_as_they_were(device):
+def test_a_step_does_not_change_gradients(device):
     model = network(device)
     opt = MBF(model, lr=0.1, weight_decay=0.1, graft="adam")
     take_steps(model, opt, range(3))
@@ -72,7 +72,7 @@ def test_gradients_are_left_as_they_were(device):
     assert_same_bits(grads, gradients(model, 2))
 
 
-def test_zero_grad(device):
+def test_zero_grad_clears_gradients(device):
     model = network(device)
     opt = MBF(model)
     set_gradients(model, gradients(model, 0))
@@ -160,7 +160,7 @@ def test_load_hooks_may_change_what_is_loaded(device):
     assert torch.equal(loaded[1]["momentum_buffer"], saved["state"][1]["momentum_buffer"])
 
 
-# --- learning rates, decay, sign ------------------------------------------------------------
+# --- learning rates, weight decay, maximize -------------------------------------------------
 
 SCHEDULERS = {
     "StepLR": lambda opt: schedulers.StepLR(opt, 2, 0.5),
@@ -172,7 +172,10 @@ SCHEDULERS = {
 
 
 def follow_scheduler(model, graft, make_scheduler, lr=0.1, metric=None):
-    """Compares with the reference, which gets the values that the scheduler has set."""
+    """Compares with the reference, which gets the lr and momentum that the scheduler has set.
+
+    Returns ``(lr, momentum)`` of every step.
+    """
     options = {"stats_every": 2, "inverse_every": 3, "weight_decay": 0.1, "graft": graft}
     opt = MBF(model, lr=lr, **options)
     scheduler = make_scheduler(opt)
@@ -192,13 +195,13 @@ def follow_scheduler(model, graft, make_scheduler, lr=0.1, metric=None):
 
 @GRAFTS
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_schedulers_of_the_learning_rate(device, name, graft):
+def test_schedulers_change_the_learning_rate(device, name, graft):
     model = network(device, torch.float64)
     seen = follow_scheduler(model, graft, SCHEDULERS[name])
     assert len({lr for lr, _ in seen}) > 2
 
 
-def test_reduce_on_plateau(device):
+def test_reduce_on_plateau_changes_the_learning_rate(device):
     def make(opt):
         return schedulers.ReduceLROnPlateau(opt, factor=0.5, patience=1)
 
@@ -221,8 +224,8 @@ BLOCK_KINDS = {
 
 @GRAFTS
 @pytest.mark.parametrize("kind", BLOCK_KINDS)
-def test_a_momentum_that_changes(device, kind, graft):
-    """``M <- momentum M + D`` with the momentum of each step, for every kind."""
+def test_a_scheduler_may_change_the_momentum(device, kind, graft):
+    """Every step uses the momentum of that step in ``M <- momentum M + D``."""
     torch.manual_seed(0)
     model = BLOCK_KINDS[kind]().to(device, torch.float64)
     seen = follow_scheduler(model, graft, one_cycle)
@@ -230,7 +233,7 @@ def test_a_momentum_that_changes(device, kind, graft):
 
 
 @GRAFTS
-def test_a_learning_rate_in_a_tensor(device, graft):
+def test_the_learning_rate_may_be_a_tensor(device, graft):
     model = network(device, torch.float64)
     lr = torch.tensor(0.1, dtype=torch.float64)
     seen = follow_scheduler(model, graft, SCHEDULERS["StepLR"], lr=lr)
@@ -239,8 +242,8 @@ def test_a_learning_rate_in_a_tensor(device, graft):
 
 @GRAFTS
 @pytest.mark.parametrize("conv", ["kernel", "filter"])
-def test_a_learning_rate_that_stays_a_tensor(device, conv, graft, monkeypatch):
-    """As on a GPU, where reading it would wait for the device."""
+def test_a_learning_rate_on_a_gpu_stays_a_tensor(device, conv, graft, monkeypatch):
+    """The step does not read it on the host, which would wait for a GPU."""
     results = []
     for stays in (False, True):
         if stays:
@@ -254,7 +257,7 @@ def test_a_learning_rate_that_stays_a_tensor(device, conv, graft, monkeypatch):
         torch.testing.assert_close(results[1][name], value, rtol=1e-12, atol=1e-12)
 
 
-def test_a_learning_rate_of_zero_only_takes_statistics(device):
+def test_a_learning_rate_of_zero_only_updates_the_state(device):
     model, other = network(device), network(device)
     opt, moving = (MBF(m, lr=lr, weight_decay=0.1) for m, lr in ((model, 0.0), (other, 0.1)))
     start = values(model)
@@ -265,7 +268,7 @@ def test_a_learning_rate_of_zero_only_takes_statistics(device):
 
 
 @GRAFTS
-def test_maximize_is_minimizing_the_negative(backend, device, graft):
+def test_maximizing_equals_minimizing_with_negated_gradients(backend, device, graft):
     options = {"lr": 0.1, "weight_decay": 0.1, "stats_every": 2, "inverse_every": 3, "graft": graft}
     up, down = network(device), network(device)
     ascent, descent = MBF(up, maximize=True, **options), MBF(down, **options)
@@ -280,7 +283,7 @@ def test_maximize_is_minimizing_the_negative(backend, device, graft):
 
 @GRAFTS
 @pytest.mark.parametrize("conv", ["kernel", "filter"])
-def test_weight_decay_shrinks_weights_without_gradients_of_size(device, conv, graft):
+def test_weight_decay_shrinks_weights_with_zero_gradients(device, conv, graft):
     model = network(device, torch.float64)
     start = values(model)
     opt = MBF(model, lr=0.1, weight_decay=0.3, graft=graft, conv=conv)
@@ -294,7 +297,7 @@ def test_weight_decay_shrinks_weights_without_gradients_of_size(device, conv, gr
 
 
 @GRAFTS
-def test_weight_decay_is_decoupled(device, graft):
+def test_weight_decay_does_not_enter_the_state(device, graft):
     states = []
     for weight_decay in (0.0, 0.5):
         model = network(device)

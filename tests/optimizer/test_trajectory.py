@@ -22,7 +22,7 @@ STEPS = 60
 
 
 class Mixture(nn.Module):
-    """A layer of every kind; only its parameters are used."""
+    """Layers of every kind. Tests set their gradients and never call it."""
 
     def __init__(self):
         super().__init__()
@@ -47,11 +47,11 @@ def mixture(device, dtype=torch.float64, seed=0):
 
 
 def precision(backend):
-    """The widest format a backend serves, and how closely the exact trajectory is followed.
+    """The widest dtype that a backend serves, and the tolerance of a trajectory in it.
 
     In float64 the only difference is the order of operations: a few hundred roundings, amplified by
-    the condition of G + damping I, which the damping keeps below 1e5. In float32, which is all that
-    the GPU kernels know, a rounding is 2^29 times as large.
+    the condition number of G + damping I, which the damping keeps below 1e5. The GPU kernels are
+    float32 only, where a rounding is 2^29 times as large.
     """
     return (torch.float32, FLOAT32) if backend in ("cuda", "triton") else (torch.float64, FLOAT64)
 
@@ -61,7 +61,7 @@ FLOAT32 = 1e-2
 
 
 def gradients(model, step, scale=1.0):
-    """Correlated from step to step, so that momentum and statistics have something to hold."""
+    """Random gradients that are correlated from step to step, as momentum and statistics expect."""
     generator = torch.Generator().manual_seed(1000)
     steady = {
         name: torch.randn(p.shape, generator=generator, dtype=torch.float64)
@@ -104,7 +104,7 @@ OPTIONS = {
 
 @GRAFTS
 @pytest.mark.parametrize("name", OPTIONS)
-def test_every_kind_of_block_with_every_option(backend, device, name, graft):
+def test_every_kind_of_layer_with_every_option(backend, device, name, graft):
     dtype, tolerance = precision(backend)
     options = {"lr": 2e-3, "stats_every": 4, "inverse_every": 12} | OPTIONS[name]
     model = mixture(device, dtype)
@@ -117,7 +117,7 @@ def test_every_kind_of_block_with_every_option(backend, device, name, graft):
 
 
 @GRAFTS
-def test_the_default_schedule_over_several_periods(backend, device, graft):
+def test_several_periods_of_the_default_schedule(backend, device, graft):
     dtype, tolerance = precision(backend)
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Linear(5, 4)).to(device, dtype)
     opt = MBF(model, lr=1e-3, graft=graft)
@@ -129,17 +129,17 @@ def test_the_default_schedule_over_several_periods(backend, device, graft):
 @pytest.mark.parametrize(
     ("dtype", "inverse_dtype", "tolerance"),
     [
-        # Roundings of 2^-24, amplified by the condition of G; 2^-9 in bf16 inverses.
+        # Roundings of 2^-24, amplified by the condition number of G; of 2^-9 in bfloat16 inverses.
         (torch.float32, torch.float32, 1e-4),
         (torch.float32, torch.bfloat16, 2e-2),
-        # The parameters are rounded at every step, for equal steps always the same way.
+        # The parameters are rounded at every step; the roundings of equal steps add up.
         (torch.bfloat16, torch.float32, STEPS * 2.0**-9),
         (torch.float16, torch.float32, STEPS * 2.0**-12),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("conv", ["kernel", "filter"])
-def test_other_formats(backend, device, dtype, inverse_dtype, tolerance, conv):
+def test_other_dtypes(backend, device, dtype, inverse_dtype, tolerance, conv):
     model = mixture(device, dtype)
     options = {"lr": 2e-2, "graft": "adam", "conv": conv, "stats_every": 4, "inverse_every": 12}
     opt = MBF(model, inverse_dtype=inverse_dtype, **options)
@@ -148,11 +148,11 @@ def test_other_formats(backend, device, dtype, inverse_dtype, tolerance, conv):
     run_both(model, opt, reference)
     assert_follows(model, reference, tolerance)
     for name, exact in reference.params.items():
-        # A bound means little for what hardly moved.
+        # The parameters must move by more than the tolerance, or it would prove nothing.
         assert np.max(np.abs(exact - start[name])) > 2 * tolerance * np.max(np.abs(exact)), name
 
 
-def test_changing_hyper_parameters(backend, device):
+def test_hyper_parameters_may_change_between_steps(backend, device):
     dtype, tolerance = precision(backend)
     model = mixture(device, dtype)
     opt = MBF(model, lr=1e-3, graft="adam", stats_every=3, inverse_every=8)
@@ -167,7 +167,7 @@ def test_changing_hyper_parameters(backend, device):
 
 @GRAFTS
 @pytest.mark.parametrize("conv", ["kernel", "filter"])
-def test_layers_that_have_no_gradient_at_times(backend, device, graft, conv):
+def test_layers_that_miss_some_gradients(backend, device, graft, conv):
     """Each layer counts only the steps in which it had a gradient."""
     dtype, tolerance = precision(backend)
     model = mixture(device, dtype)
@@ -175,9 +175,9 @@ def test_layers_that_have_no_gradient_at_times(backend, device, graft, conv):
     opt, reference = MBF(model, **options), Float64MBF(model, **options)
     layers = sorted({name.rsplit(".", 1)[0] for name, _ in model.named_parameters()})
     for k in range(STEPS):
-        absent = {layer for i, layer in enumerate(layers) if (k + i) % 7 < i % 3}
+        missing = {layer for i, layer in enumerate(layers) if (k + i) % 7 < i % 3}
         grads = {
-            name: None if name.rsplit(".", 1)[0] in absent else grad
+            name: None if name.rsplit(".", 1)[0] in missing else grad
             for name, grad in gradients(model, k).items()
         }
         reference.step(set_gradients(model, grads))
@@ -205,12 +205,12 @@ def test_statistics_from_sampled_labels(backend, device, graft, fc):
             curvature = {name: grad.numpy() for name, grad in curvature.items()}
         reference.step(mine, curvature)
         opt.step()
-    # k counts from 1; the first four steps are early ones.
+    # Steps count from 1; the early schedule adds steps 2 and 3.
     assert [k + 1 for k, due in enumerate(asked) if due] == [1, 2, 3, *range(4, STEPS + 1, 4)]
     assert_follows(model, reference, tolerance)
 
 
-def test_a_scaled_loss_for_the_statistics(device):
+def test_the_scale_of_a_curvature_loss_is_removed(device):
     results = []
     for scale in (1.0, 1024.0):
         model = mixture(device)
@@ -224,7 +224,7 @@ def test_a_scaled_loss_for_the_statistics(device):
 
 
 @pytest.mark.parametrize("fisher", ["true", "exact"])
-def test_statistics_that_were_not_given(device, fisher):
+def test_missing_gradients_for_the_statistics_are_an_error(device, fisher):
     model = mixture(device)
     opt = MBF(model, lr=1e-3, fisher=fisher)
     start = values(model)
@@ -239,8 +239,8 @@ def test_statistics_that_were_not_given(device, fisher):
 
 @GRAFTS
 @pytest.mark.parametrize("conv", ["kernel", "filter"])
-def test_exact_mini_blocks_from_single_samples(backend, device, conv, graft):
-    """G averages D D^T over samples; the gradients of single samples come from plain autograd."""
+def test_statistics_from_single_samples(backend, device, conv, graft):
+    """G averages D D^T over samples. The test gets their gradients one by one from autograd."""
     dtype, tolerance = precision(backend)
     model = classifier(device, nn.Tanh(), dtype=dtype)
     options = {"lr": 1e-3, "graft": graft, "conv": conv, "stats_every": 3, "inverse_every": 6}
@@ -265,10 +265,10 @@ def test_exact_mini_blocks_from_single_samples(backend, device, conv, graft):
 
 
 def step_with_samples(reference, model, samples):
-    """A step of the reference whose statistics are the mean over samples.
+    """A step of the reference whose statistics are means over samples.
 
-    The reference takes one curvature gradient C and adds C C^T and C * C; for this step the means
-    over the samples take their place.
+    The reference takes one curvature gradient C and adds C C^T and C * C. In this step, the means
+    over the samples of these products take their place.
     """
 
     def update(layer, _):

@@ -1,4 +1,4 @@
-"""Statistics from one pass over the data, before the first step."""
+"""warm_start: statistics from batches before the first step."""
 
 import itertools
 from copy import deepcopy
@@ -15,7 +15,7 @@ from tests.support.optimizer_reference import Float64MBF
 
 
 def network(device, dtype=torch.float64):
-    """Has a norm and dropout, for which the training mode matters."""
+    """A network with a norm and dropout, which depend on the training mode."""
     return classifier(device, nn.BatchNorm2d(3), nn.Dropout(0.3), nn.ReLU(), dtype=dtype)
 
 
@@ -42,8 +42,8 @@ def gradients_by_hand(model, data):
 @GRAFTS
 @pytest.mark.parametrize("conv", ["kernel", "filter"])
 @pytest.mark.parametrize("fc", ["average", "row"])
-def test_against_float64(backend, device, conv, fc, graft):
-    wide = backend not in ("cuda", "triton")  # which know float32 only
+def test_a_warm_start_and_later_steps_against_float64(backend, device, conv, fc, graft):
+    wide = backend not in ("cuda", "triton")  # their kernels are float32 only
     dtype, tolerance = (torch.float64, 1e-9) if wide else (torch.float32, 1e-3)
     model = network(device, dtype)
     options = {"lr": 1e-3, "conv": conv, "fc": fc, "graft": graft}
@@ -63,7 +63,7 @@ def test_against_float64(backend, device, conv, fc, graft):
         assert error <= tolerance, f"{name}: off by {error:.3g}"
 
 
-def test_nothing_else_changes(device):
+def test_a_warm_start_changes_only_the_optimizer(device):
     model = network(device)
     opt = MBF(model, lr=1e-3)
     for p in model.parameters():
@@ -84,7 +84,7 @@ def test_nothing_else_changes(device):
 
 
 def test_the_early_schedule_is_skipped(device):
-    """Step 2 of a fresh optimizer refreshes its inverses, that of a warm one does not."""
+    """Step 2 refreshes the inverses, but not after a warm start."""
     for warm in (False, True):
         model = network(device)
         opt = MBF(model, lr=1e-3)
@@ -100,7 +100,7 @@ def test_the_early_schedule_is_skipped(device):
 
 
 @pytest.mark.parametrize("kind", ["list", "generator", "loader", "iterator"])
-def test_any_iterable_of_batches(device, kind):
+def test_batches_may_be_any_iterable(device, kind):
     data = batches(device)
     x, y = torch.cat([x for x, _ in data]), torch.cat([y for _, y in data])
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=8)
@@ -133,7 +133,7 @@ class TwoInputs(nn.Module):
         return self.linear(a + b)
 
 
-def test_inputs_of_several_parts(device):
+def test_inputs_may_be_a_tuple_list_or_dict(device):
     found = []
     a, b, y = torch.randn(4, 3), torch.randn(4, 3), torch.randint(2, (4,))
     torch.manual_seed(0)
@@ -148,14 +148,14 @@ def test_inputs_of_several_parts(device):
 
 
 @pytest.mark.parametrize("batch", [torch.zeros(3), (1, 2, 3), {"x": 1}])
-def test_batches_of_another_form(device, batch):
+def test_batches_that_are_no_pairs_are_refused(device, batch):
     model = network(device)
     opt = MBF(model, lr=1e-3)
     with pytest.raises(TypeError, match=r"batches: expected pairs \(inputs, targets\), got"):
         opt.warm_start(model, LOSS, [batch], progress=False)
 
 
-def test_no_batches_at_all(device):
+def test_a_warm_start_without_batches_does_nothing(device):
     model = network(device)
     opt = MBF(model, lr=1e-3)
     before = opt.state_dict()["state"]
@@ -167,8 +167,8 @@ def test_no_batches_at_all(device):
     assert opt.diagnostics()["refreshes"] == 0
 
 
-def test_interrupted_by_the_keyboard(device):
-    """What was averaged until then counts, and everything is put back."""
+def test_an_interrupted_warm_start_keeps_its_statistics(device):
+    """The batches until Ctrl-C count, and the model is restored."""
     model = network(device)
     data = batches(device)
 
@@ -196,7 +196,7 @@ def test_interrupted_by_the_keyboard(device):
                 assert torch.equal(value, states[1][i][key]), key
 
 
-def test_progress_bar(device, capsys):
+def test_the_progress_bar_may_be_switched_off(device, capsys):
     model = network(device)
     MBF(model, lr=1e-3).warm_start(model, LOSS, batches(device))
     assert "warm start" in capsys.readouterr().err

@@ -1,1 +1,1 @@
-"""The package as installed: backend choice, report, documentation."""
+"""The package as a whole: backends, installation, doctor's page, documentation, import rules."""

@@ -1,4 +1,4 @@
-"""Which backend serves a call, and what is said when one cannot."""
+"""Which backend serves a call, and the error when a backend cannot serve it."""
 
 import re
 
@@ -12,13 +12,13 @@ from mbf_kernels.extension import EXTENSION
 NAMES = ("cpu", "cuda", "triton", "torch")
 
 
-def test_names_and_truth():
+def test_every_backend_says_whether_and_why_it_is_available():
     found = mk.backends()
     assert tuple(found) == NAMES
     for name, status in found.items():
         assert isinstance(status, mk.Availability)
         assert bool(status) is status.available, name
-        assert status.reason, f"{name}: no words"
+        assert status.reason, f"{name}: no reason"
         prefix = "available: " if status else "not available: "
         assert str(status) == prefix + status.reason
     assert found["torch"]
@@ -36,14 +36,14 @@ def test_the_cpu_backend_names_its_instruction_set(extension):
 
 
 @pytest.mark.parametrize("name", ["", "CPU", "numpy", "auto"])
-def test_unknown_name(name):
+def test_an_unknown_backend_is_refused(name):
     match = rf"use_backend: expected one of cpu, cuda, triton, torch, got {re.escape(repr(name))}"
     with pytest.raises(ValueError, match=match), mk.use_backend(name):
         pass
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_backend_that_is_not_there_says_why(name):
+def test_a_backend_that_is_not_available_says_why(name):
     status = mk.backends()[name]
     if status:
         pytest.skip(f"{name} is available here")
@@ -52,7 +52,7 @@ def test_a_backend_that_is_not_there_says_why(name):
         pass
 
 
-def test_nesting_and_leaving(backend):
+def test_use_backend_nests_and_restores_the_choice(backend):
     cpu = torch.device("cpu")
     with mk.use_backend("torch"):
         assert choice.resolve(cpu) == "torch"
@@ -63,14 +63,14 @@ def test_nesting_and_leaving(backend):
     assert choice.resolve(cpu) == backend
 
 
-def test_left_after_an_error():
+def test_use_backend_restores_the_choice_after_an_error():
     before = choice.resolve(torch.device("cpu"))
     with pytest.raises(ZeroDivisionError), mk.use_backend("torch"):
         raise ZeroDivisionError
     assert choice.resolve(torch.device("cpu")) == before
 
 
-def test_the_choice_really_changes_what_runs(extension, monkeypatch):
+def test_the_chosen_backend_runs(extension, monkeypatch):
     """The torch backend runs the reference, the cpu backend does not."""
     calls = []
     original = choice.TORCH.spd_inverse
@@ -89,31 +89,31 @@ def test_the_choice_really_changes_what_runs(extension, monkeypatch):
 class TestEnvironment:
     @pytest.fixture(autouse=True)
     def _read_again(self):
-        """The environment is read once a process."""
+        """Clears the cache: a process reads the environment only once."""
         choice._of_environment.cache_clear()
         yield
         choice._of_environment.cache_clear()
 
-    def test_is_followed(self, monkeypatch):
+    def test_the_variable_chooses_the_backend(self, monkeypatch):
         monkeypatch.setenv("MBF_BACKEND", "torch")
         assert choice.resolve(torch.device("cpu")) == "torch"
 
-    def test_empty_means_automatic(self, monkeypatch, extension):
+    def test_an_empty_variable_means_automatic(self, monkeypatch, extension):
         monkeypatch.setenv("MBF_BACKEND", "")
         assert choice.resolve(torch.device("cpu")) == "cpu"
 
-    def test_use_backend_comes_first(self, monkeypatch, extension):
+    def test_use_backend_takes_precedence(self, monkeypatch, extension):
         monkeypatch.setenv("MBF_BACKEND", "torch")
         with mk.use_backend("cpu"):
             assert choice.resolve(torch.device("cpu")) == "cpu"
 
-    def test_unknown(self, monkeypatch):
+    def test_an_unknown_backend_is_refused_at_the_first_call(self, monkeypatch):
         monkeypatch.setenv("MBF_BACKEND", "numpy")
         match = "MBF_BACKEND: expected one of cpu, cuda, triton, torch, got 'numpy'"
         with pytest.raises(ValueError, match=match):
             mk.spd_inverse(torch.eye(2))
 
-    def test_unavailable(self, monkeypatch):
+    def test_a_backend_that_is_not_available_is_refused_at_the_first_call(self, monkeypatch):
         missing = [name for name, status in mk.backends().items() if not status]
         if not missing:
             pytest.skip("every backend is available here")
@@ -123,12 +123,12 @@ class TestEnvironment:
             mk.MiniBlocks([torch.zeros(9)], 9).update_([torch.zeros(9)], beta=0.5)
 
 
-def test_cpu_kernels_do_not_take_tensors_from_elsewhere(extension):
+def test_the_cpu_backend_refuses_tensors_of_other_devices(extension):
     with mk.use_backend("cpu"), pytest.raises(RuntimeError, match="tensors are on meta"):
         mk.spd_inverse(torch.eye(3, device="meta"))
 
 
-def test_build_info(extension):
+def test_build_info_describes_the_extension(extension):
     info = mk.build_info()
     assert info.extension
     assert info.why_missing == ""
@@ -140,7 +140,7 @@ def test_build_info(extension):
     assert info.compiler
 
 
-def test_an_instruction_set_nobody_compiled(extension):
+def test_an_instruction_set_that_cannot_run_is_refused(extension):
     with pytest.raises(RuntimeError, match=r"expected one of baseline.* got 'mmx'"):
         extension.select_isa("mmx")
     for name in set(extension.compiled_isas()) - set(extension.runnable_isas()):

@@ -1,4 +1,4 @@
-"""The report of ``python -m mbf_kernels``: what it says is true, and wrong results are found."""
+"""The doctor's page (``python -m mbf_kernels``) is true, and its self-tests find wrong results."""
 
 import json
 import sys
@@ -13,34 +13,34 @@ from mbf_kernels.backends.registry import resolve
 from tests.support.child_process import output_of
 
 
-def report_of(*arguments):
+def page_of(*arguments):
     return output_of([sys.executable, "-m", "mbf_kernels", *arguments])
 
 
-def test_the_report_names_what_is_used():
-    shown = report_of()
-    assert shown.startswith(f"mbf_kernels {mk.__version__}\n")
+def test_the_page_names_versions_and_backends():
+    text = page_of()
+    assert text.startswith(f"mbf_kernels {mk.__version__}\n")
     for name, status in mk.backends().items():
-        assert f"  {name:<13} {status}\n" in shown
-    assert f"served by the backend {resolve(torch.device('cpu'))!r}" in shown
-    assert f"torch         {torch.__version__}\n" in shown
-    assert shown.count(": ok, worst error") == len(list(doctor.self_tests()))
+        assert f"  {name:<13} {status}\n" in text
+    assert f"served by the backend {resolve(torch.device('cpu'))!r}" in text
+    assert f"torch         {torch.__version__}\n" in text
+    assert text.count(": ok, worst error") == len(list(doctor.self_tests()))
 
 
-def test_json():
-    found = json.loads(report_of("--json"))
+def test_the_page_as_json():
+    found = json.loads(page_of("--json"))
     assert found["version"] == mk.__version__
     assert found["devices"]["cpu"]["backend"] == resolve(torch.device("cpu"))
     assert all(test["passed"] for test in found["self_tests"])
     assert {test["backend"] for test in found["self_tests"]} >= {"torch"}
 
 
-def test_help_and_no_test():
-    assert "--json" in report_of("--help")
-    assert "self-test" not in report_of("--no-test")
+def test_the_options_help_and_no_test():
+    assert "--json" in page_of("--help")
+    assert "self-test" not in page_of("--no-test")
 
 
-def test_every_backend_of_the_device_is_tested():
+def test_the_self_tests_cover_every_backend_of_the_cpu():
     tests = list(doctor.self_tests())
     on_cpu = [test.backend for test in tests if test.device == "cpu"]
     assert on_cpu[0] == resolve(torch.device("cpu"))
@@ -49,7 +49,7 @@ def test_every_backend_of_the_device_is_tested():
 
 
 @pytest.mark.parametrize("fault", ["inverse", "step", "dense", "raise"])
-def test_a_wrong_result_is_found(fault, monkeypatch, capsys):
+def test_the_self_tests_find_a_wrong_result(fault, monkeypatch, capsys):
     step, invert = mk.MiniBlocks.fused_step_, doctor.spd_inverse
 
     def bad_step(self, params, *args, **options):

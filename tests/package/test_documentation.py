@@ -1,4 +1,4 @@
-"""The examples in the docstrings and pages run and give what they say."""
+"""Examples in docstrings give the results they show, and the code of the pages runs."""
 
 import doctest
 import importlib
@@ -21,7 +21,7 @@ MODULES = [
         *(
             m.name
             for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-            if ".triton." not in m.name  # which import Triton
+            if ".triton." not in m.name  # these modules import Triton
         ),
     ]
     if not name.endswith("._C")
@@ -38,7 +38,7 @@ WITH_EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples(name):
+def test_examples_in_docstrings(name):
     module = importlib.import_module(name)
     result = doctest.testmod(module)
     assert result.failed == 0
@@ -47,7 +47,7 @@ def test_examples(name):
 
 
 @pytest.mark.parametrize("package", [mbf_kernels, mbf_optim], ids=lambda p: p.__name__)
-def test_public_names_are_documented(package):
+def test_public_names_have_docstrings(package):
     for name in package.__all__:
         assert getattr(package, name).__doc__, name
 
@@ -63,8 +63,8 @@ class Network(nn.Module):
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/optimizer.md"])
-def test_code_of_a_page(page, capsys):
-    """Every Python block of a page, one after the other, with what its text takes for granted."""
+def test_the_code_of_a_page_runs(page, capsys):
+    """Runs the Python blocks of a page in order, with the names that its text assumes."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
     assert blocks
     x, y = torch.randn(16, 1, 8, 8), torch.randint(10, (16,))

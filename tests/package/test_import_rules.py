@@ -1,4 +1,4 @@
-"""Who may know what: the table of docs/architecture.md, enforced."""
+"""Includes and imports follow the table "who may know what" of docs/architecture.md."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ CSRC = ROOT / "csrc"
 
 pytestmark = pytest.mark.skipif(not CSRC.exists(), reason="not a source tree")
 
-# What the files of a folder of csrc may include beside the standard library and each other.
+# The folders of csrc whose headers a folder may include, beside its own and the standard library.
 MAY_INCLUDE = {
     "core": set(),
     ".": {"core"},  # job.h
@@ -22,7 +22,7 @@ MAY_INCLUDE = {
     "torch": {".", "core", "cpu", "cuda"},
 }
 PLATFORM = re.compile(r"torch/|pybind11|Python\.h|ATen|c10/|cuda|immintrin|arm_neon|sys/|unistd")
-# Headers that a folder is there to know.
+# The platform headers that a folder may include.
 ALLOWED_PLATFORM = {
     "core": r"$^",
     ".": r"$^",
@@ -33,7 +33,7 @@ ALLOWED_PLATFORM = {
 
 
 def bad_includes(folder, path, text):
-    """The includes of one file that its folder may not have."""
+    """The includes of a file that its folder does not allow."""
     found = []
     for quote, name in re.findall(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', text, re.MULTILINE):
         if quote == "<":
@@ -54,14 +54,14 @@ def sources(folder):
 
 
 @pytest.mark.parametrize("folder", MAY_INCLUDE)
-def test_includes(folder):
+def test_a_folder_of_csrc_includes_only_what_it_may(folder):
     files = sources(folder)
     assert files
     found = {path.name: bad_includes(folder, path, path.read_text()) for path in files}
     assert {name: bad for name, bad in found.items() if bad} == {}
 
 
-def test_every_folder_has_its_rule():
+def test_every_folder_of_csrc_has_a_rule():
     assert {path.name for path in CSRC.iterdir() if path.is_dir()} - {"__pycache__"} == (
         set(MAY_INCLUDE) - {"."}
     )
@@ -80,7 +80,7 @@ def test_every_folder_has_its_rule():
         (".", "#include <pybind11/pybind11.h>"),
     ],
 )
-def test_a_wrong_include_is_found(folder, line):
+def test_a_forbidden_include_is_found(folder, line):
     assert bad_includes(folder, CSRC / folder / "new.h", f"#pragma once\n{line}\n")
 
 
@@ -99,7 +99,7 @@ def imports(text, package):
 
 
 def bad_optimizer_imports(text):
-    """Anything of mbf_kernels that is not one of its public names."""
+    """What a file of the optimizer uses of mbf_kernels beside its public names."""
     found = [
         (module, name)
         for module, name in imports(text, "mbf_optim")
@@ -111,7 +111,7 @@ def bad_optimizer_imports(text):
             of_package = node.value.id in ("mk", "mbf_kernels")
             if of_package and node.attr not in mbf_kernels.__all__:
                 found.append(("mbf_kernels", node.attr))
-        # MiniBlocks objects are called blocks: what is inside them is not public.
+        # Attributes called ``blocks`` are MiniBlocks; their layout and private state are forbidden.
         if (
             isinstance(node, ast.Attribute)
             and isinstance(node.value, ast.Attribute)
@@ -123,13 +123,13 @@ def bad_optimizer_imports(text):
 
 
 def bad_kernels_imports(text, package):
-    """What mbf_kernels may not import; ``package`` is mbf_kernels or one of its packages."""
+    """Imports that ``package``, mbf_kernels or one of its subpackages, may not have."""
     found = []
     for module, name in imports(text, package):
         if module.split(".")[0] in ("mbf_optim", "benchmarks", "tests"):
             found.append((module, name))
         inner = module.removeprefix("mbf_kernels.backends.")
-        if inner == module:  # not in the room of backends
+        if inner == module:  # not a module of mbf_kernels.backends
             if package.startswith("mbf_kernels.backends") and (
                 module == "mbf_kernels.mini_blocks" or name == "MiniBlocks"
             ):
@@ -144,7 +144,7 @@ def bad_kernels_imports(text, package):
 
 
 def private_imports(text, package):
-    """Names or modules with a leading underscore, of another package of this project."""
+    """Imports of names or modules with a leading underscore from another package of the project."""
     ours = ("mbf_kernels", "mbf_optim", "benchmarks")
     return [
         (module, name)
@@ -177,14 +177,14 @@ def test_no_private_imports_across_packages(package):
     assert {path: bad for path, bad in found.items() if bad} == {}
 
 
-def test_the_optimizer_uses_public_names():
+def test_the_optimizer_uses_only_public_names():
     files = list(python_files(PACKAGES["mbf_optim"], "mbf_optim"))
     assert files
     found = {path.name: bad_optimizer_imports(path.read_text()) for path, _ in files}
     assert {name: bad for name, bad in found.items() if bad} == {}
 
 
-def test_the_kernels_know_neither_optimizer_nor_single_backends():
+def test_the_kernels_import_neither_the_optimizer_nor_single_backends():
     files = list(python_files(PACKAGES["mbf_kernels"], "mbf_kernels"))
     found = {str(path): bad_kernels_imports(path.read_text(), inside) for path, inside in files}
     assert {path: bad for path, bad in found.items() if bad} == {}
@@ -201,7 +201,7 @@ def test_the_kernels_know_neither_optimizer_nor_single_backends():
         "self.blocks._state",
     ],
 )
-def test_a_wrong_import_of_the_optimizer_is_found(line):
+def test_a_forbidden_import_of_the_optimizer_is_found(line):
     assert bad_optimizer_imports(line)
 
 
@@ -214,7 +214,7 @@ def test_a_wrong_import_of_the_optimizer_is_found(line):
         ("mbf_kernels.backends.triton", "from ..compiled import Compiled"),
     ],
 )
-def test_a_wrong_import_of_the_kernels_is_found(package, line):
+def test_a_forbidden_import_of_the_kernels_is_found(package, line):
     assert bad_kernels_imports(line, package)
 
 

@@ -1,4 +1,7 @@
-"""What a fresh interpreter finds: another instruction set, or no extension at all."""
+"""The package in a fresh interpreter: without the extension, or with a given instruction set.
+
+Also the compiled objects and the source distribution.
+"""
 
 import re
 import shutil
@@ -16,7 +19,7 @@ PACKAGE = Path(mk.__file__).parent
 ROOT = PACKAGE.parent
 
 
-# An editable install finds the extension of this source tree for any copy of the package.
+# With an editable install, any copy of the package would find the extension of this source tree.
 NOT_EDITABLE = """
 import sys
 sys.meta_path[:] = [f for f in sys.meta_path if "__editable__" not in getattr(f, "__module__", "")]
@@ -24,14 +27,14 @@ sys.meta_path[:] = [f for f in sys.meta_path if "__editable__" not in getattr(f,
 
 
 def in_python(script, folder=ROOT, **environment):
-    """A finished process of a script that finds the package in ``folder`` only."""
+    """Runs a script that finds the package in ``folder`` only; returns the finished process."""
     command = child_process.python(NOT_EDITABLE + textwrap.dedent(script))
     clean = {"PYTHONPATH": folder, "MBF_BACKEND": None, "MBF_CPU_ISA": None}
     return child_process.run(command, folder, **(clean | environment))
 
 
 def lines_of(*arguments, **environment):
-    """What such a script prints, which has to succeed."""
+    """The lines that such a script prints; it has to succeed."""
     done = in_python(*arguments, **environment)
     assert done.returncode == 0, child_process.describe(done)
     return done.stdout.splitlines()
@@ -39,7 +42,7 @@ def lines_of(*arguments, **environment):
 
 @pytest.fixture
 def without_extension(tmp_path):
-    """A copy of the package as an install leaves it where nothing could be compiled."""
+    """A copy of the package without the extension, as after a failed build."""
     ignored = shutil.ignore_patterns("*.so", "*.pyd", "__pycache__", "_build_failure.txt")
     shutil.copytree(PACKAGE, tmp_path / "mbf_kernels", ignore=ignored)
     return tmp_path
@@ -79,7 +82,7 @@ def test_without_a_note_the_import_error_is_shown(without_extension):
     assert re.match(match, line), line
 
 
-def test_plain_torch_serves_instead_with_one_warning(without_extension):
+def test_without_the_extension_torch_serves_with_one_warning(without_extension):
     (without_extension / "mbf_kernels" / "_build_failure.txt").write_text(NOTE + "\n")
     lines = lines_of(
         """
@@ -121,19 +124,19 @@ SHOW_ISA = """
 """
 
 
-def test_the_instruction_set_of_the_environment(extension):
+def test_the_environment_chooses_the_instruction_set(extension):
     for name in extension.runnable_isas():
         assert lines_of(SHOW_ISA, MBF_CPU_ISA=name) == [f"{name} 0.25"]
 
 
-def test_an_unknown_instruction_set_in_the_environment(extension):
+def test_an_unknown_instruction_set_in_the_environment_is_refused(extension):
     done = in_python(SHOW_ISA, MBF_CPU_ISA="mmx")
     assert done.returncode == 1
     names = ", ".join(extension.compiled_isas())
     assert f"MBF_CPU_ISA: expected one of {names}, got 'mmx'" in done.stderr
 
 
-def test_an_instruction_set_this_machine_lacks(extension):
+def test_an_instruction_set_that_this_machine_lacks_is_refused(extension):
     lacking = set(extension.compiled_isas()) - set(extension.runnable_isas())
     if not lacking:
         pytest.skip("this machine runs every instruction set that was compiled")
@@ -143,13 +146,13 @@ def test_an_instruction_set_this_machine_lacks(extension):
         assert f"MBF_CPU_ISA: this machine cannot run '{name}'; it can run: " in done.stderr
 
 
-def test_importing_needs_no_instruction_set(extension):
-    """A wrong setting is an error where kernels are used, not where the package is imported."""
+def test_importing_does_not_check_the_instruction_set(extension):
+    """A wrong setting raises when kernels are used, not when the package is imported."""
     assert lines_of("import mbf_kernels; print('imported')", MBF_CPU_ISA="mmx") == ["imported"]
 
 
-def test_instruction_sets_share_no_code():
-    """Or the linker may keep, for all levels, the copy that was compiled for the highest."""
+def test_instruction_sets_share_no_symbols():
+    """The linker would keep one copy of a shared symbol, maybe that of a higher instruction set."""
     objects = sorted(ROOT.glob("build/temp*/cpu_isa_*.o"))
     nm = shutil.which("nm")
     if nm is None or not objects:
@@ -161,7 +164,7 @@ def test_instruction_sets_share_no_code():
         assert not shared, f"{path.name}: {shared[:3]}"
 
 
-def test_a_source_distribution_has_all_that_is_compiled(tmp_path):
+def test_a_source_distribution_has_all_sources_of_the_extension(tmp_path):
     if not (ROOT / "setup.py").exists():
         pytest.skip("not a source tree")
     pytest.importorskip("setuptools")

@@ -1,4 +1,4 @@
-"""Which backends serve a device, and skipping where one is missing."""
+"""The backends of a device, and skipping a test whose backend is missing."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from mbf_kernels.backends.registry import backends_for
 
 
 def backends_of(device):
-    """All that serve a device."""
+    """The names of all backends that serve a device."""
     return backends_for(torch.device(device))
 
 
@@ -19,7 +19,7 @@ def require_backend(name):
 
 
 def on_every_backend(device, run):
-    """The results of ``run()``, one per backend of the device."""
+    """The results of ``run()`` on each backend of the device."""
     results = []
     for name in backends_of(device):
         require_backend(name)

@@ -1,7 +1,7 @@
-"""Matrices that cannot be inverted, built so that every backend meets the failing pivot exactly.
+"""Matrices that cannot be inverted, with a failing pivot that every backend computes exactly.
 
-A = L D L^T with entries of L in -1, 0, 1 and pivots D that are powers of four: products, sums,
-reciprocals and square roots are exact in float32, so the pivots seen are the pivots meant.
+A = L D L^T, where the elements of L are -1, 0 or 1 and the pivots D are powers of four. Products,
+sums, reciprocals and square roots are exact in float32: rounding cannot change which pivot fails.
 """
 
 import numpy as np
@@ -21,7 +21,10 @@ TOO_SMALL = {"float32": 2.0**-140, "float64": 2.0**-1050}
 
 
 def exact_spd(rng, d, pivots=None, apart=None):
-    """``apart``: a row without coupling to the others."""
+    """``L D L^T`` with these pivots, or random positive ones.
+
+    The row ``apart``, if given, is zero off the diagonal.
+    """
     lower = np.tril(rng.integers(-1, 2, (d, d)), -1) * (rng.random((d, d)) < 3.0 / d)
     if apart is not None:
         lower[apart, :] = lower[:, apart] = 0
@@ -32,7 +35,7 @@ def exact_spd(rng, d, pivots=None, apart=None):
 
 
 def bad(kind, rng, d, place, dtype):
-    """``(d, d)`` whose pivot ``place`` (0-based) is the first that fails."""
+    """A ``(d, d)`` whose first failing pivot is ``place`` (0-based)."""
     pivots = 4.0 ** rng.integers(-1, 2, d)
     if kind == "zero pivot":
         return exact_spd(rng, d, np.where(np.arange(d) == place, 0.0, pivots))
@@ -50,7 +53,7 @@ def bad(kind, rng, d, place, dtype):
 
 
 def overflowing(d, dtype):
-    """Pivots and their reciprocals are finite, the first entry of the inverse is not."""
+    """A ``(d, d)`` with finite pivots and reciprocals whose inverse overflows in element (0, 0)."""
     s = {"float32": 0, "float64": 886}[dtype]
     A = np.eye(d)
     a, b, c = 2.0 ** (-120 - s), 2.0 ** (-100 - s), 2.0 ** (-80 - s) * (1 + 2.0**-20)

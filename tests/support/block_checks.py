@@ -1,7 +1,7 @@
-"""One operation of MiniBlocks at a time against float64, starting from the state it really had.
+"""Checks of single operations of MiniBlocks against float64.
 
-Starting from the actual state keeps every bound that of a single operation, whatever was stored in
-a short format before.
+Each check computes the expected result from the state that the operation found. Its bound is then
+that of one operation, and roundings of earlier ones do not enter.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ def name_of(dtype):
 
 
 def as_blocks(tensors, d):
-    """float64 ``(N, d)`` copies, one per tensor, in logical order."""
+    """A float64 copy ``(N, d)`` of each tensor, in logical order."""
     return [t.detach().double().cpu().numpy().reshape(-1, d).copy() for t in tensors]
 
 
@@ -36,7 +36,7 @@ def assert_within(found, exact, bound, note):
 
 
 def assert_padding_is_zero(blocks, note=""):
-    """Places of a tile that belong to no block hold zeros in all state."""
+    """Lanes of a tile that belong to no block are zero in the whole state."""
     layout = blocks.layout
     places = np.ones(layout.tiles * layout.width, dtype=bool)
     for start, count in zip(layout.tile_starts, layout.block_counts, strict=False):
@@ -56,7 +56,7 @@ def check_update(blocks, grads, beta, before, note):
     d, dtype = blocks.block_size, name_of(blocks.stats_dtype)
     v = np.concatenate([np.zeros((0, d)), *as_blocks(grads, d)])
     exact = ref.ema_outer(before, v, beta)
-    # beta, 1 - beta, two products and a sum: at most five roundings of eps / 2 each.
+    # beta, 1 - beta, two products and a sum are at most five roundings of eps / 2 each.
     size = beta * np.abs(before) + (1 - beta) * np.abs(v[:, :, None] * v[:, None, :])
     bound = 3 * ref.EPS[dtype] * size + ref.TINY[dtype]
     found = dense64(blocks.stats())
@@ -65,16 +65,16 @@ def check_update(blocks, grads, beta, before, note):
 
 
 def check_invert(blocks, damping, weights, relative, note):
-    """``weights`` per block, or 1: what G is divided by. Relative damping is of unbiased G."""
+    """G is divided by ``weights``, one per block or 1. Relative damping uses G without bias."""
     assert not blocks.info.any(), f"{note}: info {blocks.info.tolist()}"
     counts = blocks.block_counts
     values = np.array(np.broadcast_to(dense64(damping), len(counts)))
     stats = dense64(blocks.stats())
     if relative:
         own = np.split(weights_of(blocks), np.cumsum(counts)[:-1])
-        for i, part in enumerate(np.split(stats, np.cumsum(counts)[:-1])):
-            if len(part):
-                values[i] *= ref.mean_diagonal(part, own[i])
+        for i, of_tensor in enumerate(np.split(stats, np.cumsum(counts)[:-1])):
+            if len(of_tensor):
+                values[i] *= ref.mean_diagonal(of_tensor, own[i])
     matrices = ref.damped(stats, np.repeat(values, counts), weights)
     exact = ref.inverse(matrices)
     dtype, stored = name_of(blocks.stats_dtype), name_of(blocks.inverse_dtype)
@@ -86,7 +86,7 @@ def check_invert(blocks, damping, weights, relative, note):
 
 
 def check_step(blocks, params, grads, momenta, before, options, note):
-    """``before`` holds the parameters and momenta as they were, as float64 blocks."""
+    """``before`` holds the parameters and momenta before the step, as float64 blocks."""
     d, dtype = blocks.block_size, name_of(blocks.stats_dtype)
     eps = ref.EPS[dtype]
     inverses = np.split(dense64(blocks.inverse()), np.cumsum(blocks.block_counts)[:-1])
@@ -98,20 +98,20 @@ def check_step(blocks, params, grads, momenta, before, options, note):
         where = f"{note}, tensor {i}"
         exact_m = mu * m + v[i]
         stored = name_of(momenta[i].dtype)
-        # mu, the product and the sum are rounded, then the result is to its format.
+        # mu, the product and the sum are rounded, then the result is rounded to its dtype.
         error_m = 2 * eps * (np.abs(mu * m) + np.abs(v[i])) + ref.TINY[dtype]
         bound = error_m + ref.EPS[stored] * np.abs(exact_m) + ref.EPS[stored] * ref.TINY[stored]
         assert_within(new_m[i], exact_m, bound, f"{where}: M")
 
         step = ref.direction(inverse, exact_m)
-        # A sum of d products, each rounded: |P| |m| (d eps), and what M itself is off by.
+        # A sum of d rounded products is off by at most d eps |P| |m|; the error of M adds to it.
         size = ref.direction(np.abs(inverse), np.abs(exact_m))
         error = (d + 1) * eps * size + ref.direction(np.abs(inverse), error_m) + ref.TINY[dtype]
         if targets is not None:
             norm = np.linalg.norm(step)
             wanted = float(targets.flatten()[i if targets.numel() > 1 else 0])
             scale = abs(wanted) / norm if norm > 0 else 0.0
-            # The norm is off by at most ||error||, which changes every element in proportion.
+            # The norm is off by at most ||error||, which scales every element.
             share = np.linalg.norm(error) / norm if norm > 0 else 0.0
             step = ref.rescaled(step, wanted)
             error = scale * error + (share + 4 * eps) * np.abs(step)
@@ -123,7 +123,7 @@ def check_step(blocks, params, grads, momenta, before, options, note):
 
 
 def checked_fused_step(blocks, params, grads, momenta, note="", **options):
-    """``fused_step_`` with every result compared with float64."""
+    """Calls ``fused_step_`` and compares every result with float64."""
     full = {
         "lr": 1e-2,
         "momentum": 0.9,
@@ -172,7 +172,10 @@ def tensors(shapes, dtype=torch.float32, device="cpu", seed=0, scale=1.0):
 def make(
     shapes, d, dtype=torch.float32, device="cpu", inverse_dtype=torch.float32, seed=0, **dtypes
 ):
-    """``(blocks, params, grads, momenta)``, all random; ``grad`` and ``momentum`` name dtypes."""
+    """Random ``(blocks, params, grads, momenta)``.
+
+    ``grad`` and ``momentum`` are dtypes of the gradients and momenta if they differ from ``dtype``.
+    """
     params = tensors(shapes, dtype, device, seed)
     grads = tensors(shapes, dtypes.get("grad", dtype), device, seed + 1)
     momenta = tensors(shapes, dtypes.get("momentum", dtype), device, seed + 2)

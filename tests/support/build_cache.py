@@ -1,4 +1,4 @@
-"""What the tests compile is kept in the user's cache; several processes may use it at once."""
+"""A cache of what the tests compile, in the user's cache folder; processes may share it."""
 
 import contextlib
 import hashlib
@@ -13,19 +13,19 @@ FOLDER = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mbf
 
 @contextlib.contextmanager
 def locked(name):
-    """One process at a time, so that two workers do not compile the same file twice."""
-    import fcntl  # here, for systems without it: they do not get as far as compiling
+    """Holds a lock, so that two workers do not compile the same file at the same time."""
+    import fcntl  # imported here because some systems do not have it; they compile nothing
 
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed
         yield
 
 
 def made(command, contents, name):
-    """The file ``name`` in the cache, made by ``command + [path]`` if it is not there yet.
+    """The path of the file ``name`` in the cache, made by ``command + [path]`` if it is missing.
 
-    ``contents`` identifies the sources. Call it inside :func:`locked`.
+    ``contents`` identifies the sources. Call this inside :func:`locked`.
     """
     key = hashlib.sha256(f"{contents} {command}".encode()).hexdigest()[:20]
     path = FOLDER / key / name

@@ -1,4 +1,4 @@
-"""Commands and whole suites of tests in processes of their own.
+"""Runs commands and whole suites of tests in child processes.
 
 A suite is a file of tests that cannot share a process with the others. Triton decides when it is
 imported whether it interprets or compiles, and for which architecture; ptxcpu decides when it
@@ -26,9 +26,9 @@ SHOWN = 4000  # characters of a child's output that a failure message shows
 
 
 def run(command, folder=ROOT, **environment):
-    """The finished process of ``command``, with its output as text.
+    """Runs ``command`` and returns the finished process, with its output as text.
 
-    ``environment`` holds changes to the variables of this process; None removes one.
+    ``environment`` holds changes to the environment variables; None removes a variable.
     """
     changed = os.environ | environment
     variables = {name: str(value) for name, value in changed.items() if value is not None}
@@ -43,7 +43,7 @@ def run(command, folder=ROOT, **environment):
 
 
 def output_of(command, folder=ROOT, **environment):
-    """What a command prints that has to succeed."""
+    """The standard output of a command, which has to succeed."""
     done = run(command, folder, **environment)
     assert done.returncode == 0, describe(done)
     return done.stdout
@@ -55,7 +55,7 @@ def python(script, *arguments):
 
 
 def describe(done):
-    """For a failure message: the command, how it ended and the end of what it printed."""
+    """A failure message: the command, its exit code and the end of its output."""
     return (
         f"exit code {done.returncode} of {' '.join(done.args)[:SHOWN]}\n"
         f"{done.stdout[-SHOWN:]}{done.stderr[-SHOWN:]}"
@@ -64,18 +64,18 @@ def describe(done):
 
 @dataclass
 class Outcome:
-    """Of one test function of a suite, over all its parameters."""
+    """The outcome of one test function of a suite, over all its parameters."""
 
     failures: list[str] = field(default_factory=list)
     skips: list[str] = field(default_factory=list)
 
 
 class Suite:
-    """A file of tests that runs in a child process; each of its functions is a case here.
+    """A file of tests that runs in a child process; each of its functions is a case of the parent.
 
-    ``file`` is relative to tests/, ``needs`` are functions of :mod:`tests.support.requirements`.
+    ``file`` is relative to tests/. ``needs`` are functions of :mod:`tests.support.requirements`.
     ``share=(i, n)`` takes every n-th function, so that several workers can divide a long suite.
-    The child's tests may skip for the reason ``may_skip`` only: any other skip is a failure.
+    ``may_skip`` is the only reason for which a test of the child may skip; others are failures.
     Other keywords are changes to the child's environment.
     """
 
@@ -86,7 +86,7 @@ class Suite:
         self.may_skip, self.environment = may_skip, environment
 
     def test_class(self):
-        """A class with a case for each function. A class is not divided among workers."""
+        """A test class with a case for each function. One worker runs the whole class."""
         suite = self
 
         class Cases:
@@ -123,7 +123,7 @@ class Suite:
 
 
 def _test_functions(path):
-    """Read without importing the file."""
+    """The names of the test functions in a file, found without importing it."""
     return [
         node.name
         for node in ast.parse(path.read_text()).body

@@ -32,7 +32,7 @@ def machine_has(flags):
 
 @cache
 def why_missing():
-    """What this machine lacks to build with sanitizers, or ''."""
+    """Why this machine cannot build with sanitizers, or ''."""
     if COMPILER is None:
         return "no C++ compiler found (set CXX, or install g++ or clang++)"
     with tempfile.TemporaryDirectory() as folder:
@@ -45,7 +45,7 @@ def why_missing():
 
 
 def check_program(folder, name, *more_sources, level="baseline"):
-    """Builds tests/cpp/<name>.cpp for an instruction set, runs it, and expects no failures."""
+    """Builds tests/cpp/<name>.cpp for an instruction set and expects no failures from it."""
     if why_missing():
         pytest.skip(why_missing())
     if not machine_has(LEVELS[level]):

@@ -1,6 +1,6 @@
-"""Compiles csrc/cuda for tests: kernels to PTX that runs on the CPU, the plan to a library.
+"""Compiles csrc/cuda for tests: the kernels to PTX that runs on the CPU, the plan to a library.
 
-What was compiled is kept in the user's cache, by the contents of all sources.
+Results are kept in the user's cache folder, under a hash of all sources.
 """
 
 import ctypes
@@ -37,7 +37,7 @@ def module(unit):
         *(str(CSRC / "cuda" / unit.source), "-o"),
     ]
     ptxcpu = load_ptxcpu()
-    # ptxcpu compiles as well, and keeps the result in a cache of its own.
+    # ptxcpu compiles the PTX and keeps the result in its own cache.
     with build_cache.locked(f"{unit.source}-{unit.define}"):
         ptx = build_cache.made(command, source_hash(), "kernels.ptx")
         return ptxcpu.Module(ptx.read_text())

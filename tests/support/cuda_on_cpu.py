@@ -1,8 +1,8 @@
-"""The operators of torch.ops.mbf_kernels as the CUDA backend performs them, on tensors of the CPU.
+"""The operators of torch.ops.mbf_kernels as the CUDA backend performs them, on CPU tensors.
 
-The real host logic (csrc/cuda/plan.cpp) turns a call into launches; the kernels, compiled by nvcc,
-run through ptxcpu with checks of bounds, alignment and races. Only what torch's dispatcher and the
-CUDA runtime would do is replaced.
+The real host logic (csrc/cuda/plan.cpp) turns a call into launches. The real kernels, compiled by
+nvcc, run on the CPU through ptxcpu, which checks bounds, alignment and races. Only the work of
+torch's dispatcher and of the CUDA runtime is replaced.
 """
 
 import ctypes
@@ -86,7 +86,7 @@ class Member(Structure):
 
 
 def mirrored_members():
-    """``(struct, member, offset, bytes)`` of the structs above, in order."""
+    """``(struct, member, offset, bytes)`` of every member of the structs above, in order."""
     structs = (TileRange, BlockView, PerTensor, TileJob, DenseJob, LaunchView)
     return [
         (struct.__name__, name, getattr(struct, name).offset, getattr(struct, name).size)
@@ -96,7 +96,7 @@ def mirrored_members():
 
 
 def compiled_members(library):
-    """The same of the structs that the library was compiled with."""
+    """The same for the structs that the library was compiled with."""
     library.member.restype = Member
     library.member.argtypes = (ctypes.c_uint64,)
     found = iter(lambda: library.member(next(index)), None)
@@ -125,7 +125,7 @@ def plan_library():
 
 
 def kernel_of(name, block_size):
-    """The compiled kernel that launch.cu would pick."""
+    """The compiled kernel that csrc/cuda/launch.cu would launch."""
     if name in ("Damping", "Apply"):
         kernels = cuda_build.module(units.TENSOR_UNIT)
         return kernels.kernel({"Damping": "damping_of_tensors", "Apply": "apply_directions"}[name])
@@ -141,7 +141,7 @@ def kernel_of(name, block_size):
 
 
 def _block_view(tensor, d):
-    """As csrc/torch/block_views.cpp sees a tensor."""
+    """The view of a tensor that csrc/torch/block_views.cpp would make."""
     if tensor.dtype == torch.bool:
         return BlockView()
     plain = tensor.is_contiguous()
@@ -152,7 +152,7 @@ def _block_view(tensor, d):
 
 @dataclass
 class CudaOnCpu:
-    """The operators; ``launches`` records ``(kernel, grid)`` of all that ran."""
+    """The operators. ``launches`` records ``(kernel, grid)`` of every launch."""
 
     order: str = "fwd"
     seed: int = 0
@@ -211,7 +211,7 @@ class CudaOnCpu:
         self._run_tiles(job, [stats, tallies, *grads])
 
     def _set_inversion(self, job, inverse, info, tiles, damping, relative, debias):
-        """A host tensor goes by value; one marked as the device's is read by the kernels."""
+        """Damping is read by the host, or by the kernels if the tensor has a mark ``on_device``."""
         job.inverse, job.info = inverse.data_ptr(), info.data_ptr()
         job.inverse_format = FORMATS[inverse.dtype]
         job.damping = self._per_tensor(damping, getattr(damping, "on_device", False))

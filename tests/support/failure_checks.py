@@ -1,6 +1,6 @@
-"""Checks of blocks that cannot be inverted, shared by the backends.
+"""Checks of blocks that cannot be inverted, shared by the tests of several backends.
 
-A bad block reports its failing pivot and does not change any other block by a single bit.
+A bad block reports its failing pivot and does not change a single bit of any other block.
 """
 
 from functools import cache
@@ -23,7 +23,7 @@ def good_batch(d, dtype, device):
 
 @cache
 def bad_cases(d, dtype):
-    """``(what, matrix, failing pivot)`` of every kind; the pivot comes from exact arithmetic."""
+    """``(name, matrix, failing pivot)`` of every kind; exact arithmetic confirms the pivot."""
     rng = np.random.default_rng(d)
     places = sorted({0, 1, d // 2, d - 2, d - 1} & set(range(d))) if d <= 64 else (0, 3, d - 1)
     cases = []
@@ -82,7 +82,7 @@ def check_spd_inverse(device, dtype, d):
 
 
 def check_every_pivot(device):
-    """The failing pivot is right at every place, across the inner tiles of the algorithm."""
+    """The failing pivot is reported correctly at every place of the matrix."""
     for d in (9, 10, 11, 25, 64):
         rng = np.random.default_rng(d)
         batch = [bad_matrices.bad("negative pivot", rng, d, p, "float32") for p in range(d)]
@@ -91,7 +91,7 @@ def check_every_pivot(device):
         assert info.tolist() == list(range(1, d + 1)), f"d={d}"
 
 
-def check_all_bad(device, d):
+def check_a_batch_of_bad_matrices(device, d):
     inverse, info = mk.spd_inverse(torch.zeros(COUNT, d, d, device=device))
     assert info.tolist() == [1] * COUNT, f"d={d}"
     assert inverse.isnan().all(), f"d={d}"
@@ -134,7 +134,7 @@ def check_a_later_good_inversion_clears_info(device, d):
 
 
 def check_a_bad_gradient(device, value, d):
-    """Through a whole fused step: other blocks of the tile do not change by a bit."""
+    """A fused step with one bad gradient does not change a bit of the other blocks."""
     for at in (0, 7, 15, 16, 32):
         runs = []
         for spoil in (False, True):
@@ -160,7 +160,7 @@ def check_a_bad_gradient(device, value, d):
 
 
 def check_an_inverse_too_large_for_bfloat16(device):
-    """Finite in float32 but rounded to infinity in bfloat16: a failure, not an infinite inverse."""
+    """An inverse that is finite in float32 but infinite in bfloat16 is a failure."""
     stats = np.ones((17, 1, 1))
     stats[3] = 2.94e-39
     assert np.isfinite(np.float32(1) / np.float32(stats[3]))

@@ -1,22 +1,22 @@
-"""The definition, computed in float64 with numpy alone, and how far a result may be from it.
+"""The operations on blocks in float64 with numpy alone, and bounds on the error of a result.
 
     G <- beta G + (1 - beta) D D^T
-    P <- (G / weight + damping I)^-1             the weight is 1, or the same average of ones as G
+    P <- (G / weight + damping I)^-1             weight is 1, or what the updates make of ones
     M <- momentum M + D
     W <- W - lr (P M + weight_decay W)          or, with a target norm n over the whole parameter,
     W <- W - lr (n P M / ||P M|| + weight_decay W)
 
-Blocks are the rows of ``(N, d)`` arrays. Bounds come from the unit roundoff of the arithmetic and
-of the stored format and from the condition of the matrices; each is derived where it is written.
+Blocks are the rows of ``(N, d)`` arrays. Bounds follow from the precision of the arithmetic and of
+the stored dtype and from the condition numbers of the matrices; a comment derives each of them.
 """
 
 from fractions import Fraction
 
 import numpy as np
 
-# Distance from 1 to the next number; one rounding is at most half of it.
+# Distance from 1 to the next larger value; one rounding changes a value by at most half of it.
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-# Below this, relative accuracy ends.
+# The smallest normal value: relative accuracy ends below it.
 TINY = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
 LARGEST = {"float64": Fraction(2) ** 1024, "float32": Fraction(2) ** 128}
 
@@ -35,18 +35,18 @@ def damped(stats, damping, weight=1.0):
 
 
 def mean_diagonal(stats, weight):
-    """Of all the blocks of a parameter, without bias."""
+    """The mean diagonal element, without bias, of all blocks of a parameter."""
     return float(np.mean(np.diagonal(stats, axis1=-2, axis2=-1) / np.reshape(weight, (-1, 1))))
 
 
 def adam_norm(momenta, variances, momentum_correction):
-    """Norm of Adam's step, each element clipped to [-1, 1]; ``variances`` have no bias."""
+    """Norm of Adam's step with each element clipped to [-1, 1]; ``variances`` are without bias."""
     steps = momentum_correction * momenta / (np.sqrt(variances) + 1e-8)
     return float(np.linalg.norm(np.clip(steps, -1.0, 1.0)))
 
 
 def inverse(matrices):
-    """Inverse of symmetric matrices, of which only the lower triangles are read."""
+    """Inverses of symmetric matrices; only the lower triangles are read."""
     lower = np.tril(matrices)
     full = lower + np.swapaxes(np.tril(matrices, -1), -1, -2)
     result = np.linalg.inv(full)
@@ -58,7 +58,7 @@ def direction(inverses, momentum):
 
 
 def rescaled(vector, target_norm):
-    """The whole parameter's direction with that norm; a zero direction stays zero."""
+    """The direction of a whole parameter, scaled to ``target_norm``; zero stays zero."""
     norm = np.sqrt(np.sum(vector.astype(np.longdouble) ** 2))
     return vector * float(target_norm / norm) if norm > 0 else np.zeros_like(vector)
 
@@ -68,13 +68,13 @@ def moved(params, step, lr, weight_decay):
 
 
 def inverse_bound(matrices, inverses, dtype, stored=None, relative_error=0.0):
-    """How far an inverse computed in ``dtype`` may be from the exact one, per entry.
+    """How far each element of an inverse computed in ``dtype`` may be from the exact one.
 
-    Cholesky is backward stable: the factor is that of A + E with ||E|| <= c d eps ||A||, and so are
-    the triangular inverse and the product, hence (Higham, ch. 10 and 14)
+    Cholesky is backward stable: the factor is that of A + E with ||E|| <= c d eps ||A||. So are the
+    triangular inverse and the product, hence (Higham, ch. 10 and 14)
         ||P - A^-1||_F <= c d eps cond(A) ||A^-1||_F.
-    c = 4 allows one d eps for each of the three passes and one for forming A. ``relative_error`` is
-    that of A itself, in units of ||A||; ``stored`` the format the result was rounded to.
+    c = 4 allows one d eps for each of these three stages and one for forming A. ``relative_error``
+    is the error of A itself, in units of ||A||. ``stored`` is the dtype the result was rounded to.
     """
     d = matrices.shape[-1]
     spectrum = np.linalg.eigvalsh(matrices)
@@ -99,11 +99,11 @@ def random_spd(rng, count, d, cond=100.0):
 
 
 def failing_pivot(matrix, dtype):
-    """0, or the 1-based pivot that fails, in exact rational arithmetic.
+    """The 1-based pivot that fails, or 0, found in exact rational arithmetic.
 
-    Pivot j of L D L^T must be a positive finite number whose reciprocal is finite in ``dtype``; a
-    row of the lower triangle with an infinity or a NaN fails at its own pivot. If every pivot is
-    fine, the first diagonal entry of the inverse that is too large counts.
+    Pivot j of L D L^T must be a positive finite number whose reciprocal is finite in ``dtype``. A
+    row of the lower triangle with an infinity or a NaN fails at its own pivot. If no pivot fails,
+    the first diagonal element of the inverse that overflows ``dtype`` counts as failing.
     """
     d = len(matrix)
     bad_rows = {i for i in range(d) if not np.all(np.isfinite(matrix[i][: i + 1]))}
@@ -111,7 +111,7 @@ def failing_pivot(matrix, dtype):
     for j in range(d):
         if j in bad_rows or rest[j][j] <= 0 or 1 / rest[j][j] >= LARGEST[dtype]:
             return j + 1
-        # Rows after a bad one are never reached.
+        # The loop returns at the first bad row, so later rows are not needed.
         for i in range(j + 1, min(bad_rows, default=d)):
             if rest[i][j] != 0:
                 factor = rest[i][j] / rest[j][j]
@@ -123,7 +123,7 @@ def failing_pivot(matrix, dtype):
 
 
 def _exact_inverse_diagonal(matrix):
-    """Gauss-Jordan in rational numbers on a positive definite matrix."""
+    """The diagonal of a positive definite matrix's inverse, by Gauss-Jordan in rational numbers."""
     d = len(matrix)
     work = [
         [Fraction(float(matrix[max(i, j)][min(i, j)])) for j in range(d)]

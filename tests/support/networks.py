@@ -7,7 +7,7 @@ from torch import nn
 
 
 def network(device="cpu", dtype=torch.float32):
-    """Layers of every kind; it is given gradients, never inputs."""
+    """Layers of every kind. Tests set its gradients directly and never call it."""
     torch.manual_seed(0)
     return nn.ModuleDict(
         {
@@ -25,20 +25,20 @@ def network(device="cpu", dtype=torch.float32):
 
 
 def simple(device="cpu", dtype=torch.float32):
-    """A convolution, a norm and a linear layer; it is given gradients, never inputs."""
+    """A convolution, a norm and a linear layer. Tests set its gradients and never call it."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Linear(4, 3)).to(device, dtype)
 
 
 def classifier(device, *middle, classes=4, dtype=torch.float32):
-    """Of 8 x 8 images: a convolution with three channels, the layers ``middle``, a linear layer."""
+    """A classifier of 8 x 8 images: a convolution to three channels, ``middle``, a linear layer."""
     torch.manual_seed(0)
     first, last = nn.Conv2d(1, 3, 3), nn.Linear(3 * 36, classes)
     return nn.Sequential(first, *middle, nn.Flatten(), last).to(device, dtype)
 
 
 def image_batches(device, count, size=8, classes=4, seed=1, dtype=torch.float32):
-    """``count`` pairs of ``size`` random images and labels for :func:`classifier`."""
+    """``count`` batches of ``size`` random images and labels for :func:`classifier`."""
     generator = torch.Generator().manual_seed(seed)
     return [
         (
@@ -50,7 +50,7 @@ def image_batches(device, count, size=8, classes=4, seed=1, dtype=torch.float32)
 
 
 def gradients(model, step):
-    """By parameter name; they depend on name, shape and step only."""
+    """Random gradients by parameter name; they depend on name, shape and step only."""
     found = {}
     for name, p in model.named_parameters():
         generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {step}".encode()))
@@ -60,7 +60,7 @@ def gradients(model, step):
 
 
 def set_gradients(model, grads):
-    """Returns the values that the parameters got, in float64 for the reference."""
+    """Sets ``p.grad`` of all parameters; returns the values in float64, for the reference."""
     given = {}
     for name, p in model.named_parameters():
         grad = grads.get(name)
@@ -77,7 +77,10 @@ def take_steps(model, opt, steps, without=()):
 
 
 def step_both(model, opt, reference, steps, present=lambda name, step: True):
-    """The same gradients for an optimizer and its reference, those of ``present`` parameters."""
+    """Steps an optimizer and its reference with the same gradients.
+
+    A parameter has a gradient in a step where ``present(name, step)`` is true.
+    """
     for step in steps:
         grads = gradients(model, step)
         grads = {name: g for name, g in grads.items() if present(name, step)}

@@ -15,7 +15,7 @@ def triangle(d):
 def operator_arguments(
     name, d=9, counts=(3, 17), dtype=torch.float32, inverse=torch.float32, targets=False
 ):
-    """Arguments of an operator by name, as a dict in the order of its schema."""
+    """The arguments of the operator ``name``, as a dict in the order of its schema."""
     generator = torch.Generator().manual_seed(d)
     stats_dtype = torch.float64 if dtype == torch.float64 else torch.float32
 

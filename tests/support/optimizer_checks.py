@@ -1,4 +1,4 @@
-"""How states and results of the optimizer are compared."""
+"""Comparisons of states and results of the optimizer, and options that many tests share."""
 
 import copy
 
@@ -23,7 +23,7 @@ def assert_same_bits(one, other):
 
 
 def assert_close(results, **tolerances):
-    """Each of several :func:`values` against the first."""
+    """Compares each of several results of :func:`values` with the first."""
     for other in results[1:]:
         for name, value in results[0].items():
             torch.testing.assert_close(other[name], value, msg=name, **tolerances)
@@ -41,7 +41,7 @@ def assert_agrees(model, reference):
 
 
 def assert_equal_trees(one, other, where="state"):
-    """Nested dicts, lists, tensors and plain values, tensors bit for bit and in dtype."""
+    """Compares nested dicts, lists, tensors and plain values; tensors in dtype and bit for bit."""
     assert type(one) is type(other), where
     if isinstance(one, torch.Tensor):
         assert one.dtype == other.dtype, where

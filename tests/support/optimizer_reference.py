@@ -1,4 +1,4 @@
-"""The optimizer MBF in float64 numpy: plain, slow, and sharing no code with the fast one.
+"""The optimizer MBF in float64 numpy: plain, slow, and without any code of the fast one.
 
 A *layer* is a weight with its joined bias, or a single parameter. Its elements are numbered in
 one flat vector (the weight in logical order, then the bias) and cut into *blocks*: a block is a
@@ -69,7 +69,7 @@ CHANGEABLE = (
 
 
 def linear_weights(module, own):
-    """The names of the parameters in `own` that `module` multiplies with like a Linear."""
+    """The names of the parameters in `own` that `module` uses like the weight of a Linear."""
     if isinstance(module, nn.Linear):
         names = ["weight"]
     elif isinstance(module, nn.MultiheadAttention):
@@ -82,21 +82,21 @@ def linear_weights(module, own):
 
 
 def kind_of_other(parameter):
-    """The kind of a parameter that no known module type speaks for."""
+    """The kind of a parameter that belongs to no known type of module."""
     if parameter.numel() <= 1:
         return "adam"
     return {1: "diagonal", 2: "linear"}.get(parameter.ndim, "conv")
 
 
 def sort_parameters(module, own):
-    """The layers of one module as (names, kind), `own` being its parameters by local name."""
+    """The layers of one module as (names, kind); `own` are its parameters by local name."""
     if isinstance(module, ADAM_MODULES):
         return [([name], "adam") for name in own]
     layers = []
     left = dict(own)
     for weight in linear_weights(module, own):
         # in_proj_bias goes with in_proj_weight, bias_ih_l0 with weight_ih_l0, bias with weight;
-        # the q, k, v and hr projections have no namesake.
+        # the q, k, v and hr projections have no bias of that name.
         bias = weight.replace("weight", "bias", 1)
         names = [weight, bias] if bias in own else [weight]
         layers.append((names, "linear"))
@@ -124,27 +124,27 @@ def pieces(count, most):
 def conv_blocks(shape, conv, groups, transposed, max_block):
     """Element indices (blocks, rows, d) of a convolution's blocks, one array per piece."""
     volume = math.prod(shape[2:])
-    numbers = np.arange(math.prod(shape))
+    indices = np.arange(math.prod(shape))
     if conv == "kernel":
-        return [numbers.reshape(-1, 1, volume)]
+        return [indices.reshape(-1, 1, volume)]
     if conv == "average":
-        return [numbers.reshape(1, -1, volume)]
-    numbers = numbers.reshape(groups, shape[0] // groups, shape[1], volume)
+        return [indices.reshape(1, -1, volume)]
+    indices = indices.reshape(groups, shape[0] // groups, shape[1], volume)
     if transposed:  # (group, input, output, kernel) -> (group, output, input, kernel)
-        numbers = numbers.swapaxes(1, 2)
-    rows, channels = numbers.shape[1:3]
+        indices = indices.swapaxes(1, 2)
+    rows, channels = indices.shape[1:3]
     most = None if max_block is None else max(1, max_block // volume)
-    return [numbers[:, :, piece].reshape(groups, rows, -1) for piece in pieces(channels, most)]
+    return [indices[:, :, piece].reshape(groups, rows, -1) for piece in pieces(channels, most)]
 
 
 def linear_blocks(shape, has_bias, fc, max_block):
     """Element indices (blocks, rows, d) of a Linear's blocks, one array per piece."""
     outputs, inputs = shape
-    numbers = np.arange(outputs * inputs).reshape(outputs, inputs)
+    indices = np.arange(outputs * inputs).reshape(outputs, inputs)
     if has_bias:
-        numbers = np.column_stack([numbers, outputs * inputs + np.arange(outputs)])
-    numbers = numbers[:, None, :] if fc == "row" else numbers[None, :, :]
-    return [numbers[:, :, piece] for piece in pieces(numbers.shape[2], max_block)]
+        indices = np.column_stack([indices, outputs * inputs + np.arange(outputs)])
+    indices = indices[:, None, :] if fc == "row" else indices[None, :, :]
+    return [indices[:, :, piece] for piece in pieces(indices.shape[2], max_block)]
 
 
 def outer_products(rows):
@@ -153,7 +153,7 @@ def outer_products(rows):
 
 
 def damped_inverses(G, damping, last):
-    """(G + damping I)^-1 for each block, or its `last` inverse where that cannot be had."""
+    """(G + damping I)^-1 of each block, or its `last` inverse if the new one cannot be computed."""
     A = G + damping * np.eye(G.shape[-1])
     good = np.isfinite(A).all(axis=(1, 2))
     if not good.all():
@@ -173,7 +173,7 @@ def damped_inverses(G, damping, last):
 
 
 class Layer:
-    """The state of one layer; `blocks` is None for an elementwise one."""
+    """The state of one layer; `blocks` is None for an elementwise layer."""
 
     def __init__(self, names, shapes, kind, blocks):
         self.names = names
@@ -192,18 +192,18 @@ class Layer:
             self.P = [np.tile(np.eye(b.shape[2]), (len(b), 1, 1)) for b in blocks]
 
     def joined(self, arrays):
-        """The layer's flat vector out of arrays by name, or None if a part is missing."""
-        parts = [arrays.get(name) for name in self.names]
-        if any(part is None for part in parts):
+        """The layer's flat vector, from arrays by parameter name; None if one is missing."""
+        own = [arrays.get(name) for name in self.names]
+        if any(array is None for array in own):
             return None
-        for name, part, shape in zip(self.names, parts, self.shapes, strict=True):
-            if np.shape(part) != shape:
-                raise ValueError(f"{name}: shape {np.shape(part)} instead of {shape}")
-        return np.concatenate([np.asarray(part, dtype=np.float64).ravel() for part in parts])
+        for name, array, shape in zip(self.names, own, self.shapes, strict=True):
+            if np.shape(array) != shape:
+                raise ValueError(f"{name}: shape {np.shape(array)} instead of {shape}")
+        return np.concatenate([np.asarray(array, dtype=np.float64).ravel() for array in own])
 
 
 class Float64MBF:
-    """MBF on float64 copies (`params`, by name) of a torch model's parameters."""
+    """MBF on `params`, float64 copies of a torch model's parameters by name."""
 
     def __init__(
         self,
@@ -260,7 +260,7 @@ class Float64MBF:
                 self.layers[full_names[0]] = self._new_layer(module, full_names, kind)
 
     def _new_layer(self, module, names, kind):
-        """A fresh layer of the parameters `names`, the first of them the weight."""
+        """A new layer of the parameters `names`; the first one is the weight."""
         shapes = [self.params[name].shape for name in names]
         if kind == "adam" or (kind == "diagonal" and self.graft):
             blocks = None
@@ -277,7 +277,7 @@ class Float64MBF:
 
     @np.errstate(invalid="ignore", over="ignore")
     def step(self, grads, curvature=None, **changed_hyperparameters):
-        """One step; hyper-parameters given here hold from this step on."""
+        """One step. Hyper-parameters given here apply from this step on."""
         for name, value in changed_hyperparameters.items():
             if name not in CHANGEABLE:
                 raise TypeError(f"{name} cannot change")
@@ -324,8 +324,8 @@ class Float64MBF:
     def stats(self, name):
         """The matrices G of a weight's blocks (not bias corrected).
 
-        Kernels in the weight's order; rows (or groups) in order, the pieces of each side by side.
-        An elementwise layer has none.
+        Kernels come in the order of the weight. Rows (or groups) come in order, and the pieces of
+        a row follow each other. An elementwise layer has no matrices.
         """
         return self._matrices(name, "G")
 
@@ -334,7 +334,7 @@ class Float64MBF:
         return self._matrices(name, "P")
 
     def _matrices(self, name, which):
-        """Copies of a layer's matrices, block by block and within that piece by piece."""
+        """Copies of a layer's matrices, block by block and within a block piece by piece."""
         layer = self.layers[name]
         if layer.blocks is None:
             return []
@@ -342,7 +342,7 @@ class Float64MBF:
         return [matrix.copy() for block in zip(*by_piece, strict=True) for matrix in block]
 
     def _check_names(self, arrays):
-        """Refuse names that are no parameters: they would be ignored silently."""
+        """Raises for names that are no parameters, which would be ignored silently."""
         unknown = set(arrays) - set(self.params)
         if unknown:
             raise KeyError(f"no such parameters: {sorted(unknown)}")
@@ -379,7 +379,7 @@ class Float64MBF:
         return M / (np.sqrt(v_hat) + EPSILON)
 
     def _block_direction(self, layer, C):
-        """The step of a block layer, its statistics and inverses brought up to date before."""
+        """The step of a block layer, after its statistics and inverses are brought up to date."""
         if self._is_statistics_step(layer):
             self._update_statistics(layer, C)
         if self._is_refresh_step(layer):
@@ -406,7 +406,7 @@ class Float64MBF:
         layer.target_norm = np.linalg.norm(np.clip(adam, -1.0, 1.0))
 
     def _refresh(self, layer):
-        """P of every block from its G."""
+        """Computes P of every block from its G."""
         correction = self._statistics_correction(layer)
         G_hat = [G / correction for G in layer.G]
         damping = self.damping

@@ -1,6 +1,6 @@
-"""Checks of work on some of the blocks, shared by the backends.
+"""Checks of work on some of the blocks, shared by the tests of several backends.
 
-``exact`` says whether results are the same to the last bit, as the kernels promise; the last bits
+``exact`` says whether results must be the same bit for bit, as the kernels promise. The last bits
 of LAPACK's results depend on the other matrices of the batch.
 """
 
@@ -31,8 +31,8 @@ def assert_same(one, other, exact):
     torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
 
 
-def check_all_parts_make_the_whole(device, d, parts, exact):
-    """Each part once is the same as everything at once."""
+def check_all_parts_together_equal_one_call(device, d, parts, exact):
+    """Calls for each part give the same state as one call for all blocks."""
     whole, params, grads, _ = make(shapes_of(d), d, device=device)
     split = mk.MiniBlocks(params, d)
     for beta in (0.0, 0.7):
@@ -73,7 +73,7 @@ def check_a_part_leaves_the_others_alone(device, d, exact):
 
 
 def check_the_step_does_not_depend_on_refreshed_parts(device, d, targeted, exact):
-    """Plain tiles and tiles with other work in them take different paths to the same result."""
+    """Tiles that are refreshed and tiles that are only stepped get the same step."""
     targets = torch.arange(1.0, len(COUNTS) + 1) if targeted else None
     results = []
     for parts in (1, 4):
@@ -110,7 +110,7 @@ def check_a_missing_gradient(device, d, relative):
         "refresh_target_norms": True,
         "target_norms": torch.full((len(COUNTS),), 7.0, dtype=torch.float64),
     }
-    # The others must get the same step as without the missing ones.
+    # The other parameters must get the same step as in a call without the missing ones.
     rest = mk.MiniBlocks([params[i] for i in keep], d)
     state = blocks.state_dict()
     rest.load_state_dict({k: [v[i] for i in keep] for k, v in state.items()})
@@ -147,7 +147,7 @@ def check_a_missing_gradient(device, d, relative):
 
 def check_target_norms_of_adams_step(device, dtype, d):
     blocks, params, grads, momenta = make(shapes_of(d), d, dtype, device, momentum=dtype)
-    grads[2].zero_()  # a whole parameter without any gradient yet
+    grads[2].zero_()  # a parameter whose gradients were zero so far
     momenta[2].zero_()
     targets = torch.zeros(len(COUNTS), dtype=torch.float64)
     for k, update in enumerate((True, True, False)):
@@ -170,7 +170,7 @@ def check_target_norms_of_adams_step(device, dtype, d):
             ref.adam_norm(m, v, 0.4)
             for m, v in zip(as_blocks(momenta, d), np.split(variances, cuts), strict=True)
         ]
-        # A quotient, a root and a square: a few eps each, and M may be kept in a short format.
+        # A quotient, a root and a square take a few eps each; M may be stored in a short dtype.
         rounding = 16 * ref.EPS[name_of(blocks.stats_dtype)] + ref.EPS[name_of(dtype)]
         np.testing.assert_allclose(targets.numpy(), exact, rtol=rounding, atol=1e-12)
     assert targets[2] == 0
@@ -178,7 +178,7 @@ def check_target_norms_of_adams_step(device, dtype, d):
 
 
 def check_bad_blocks_are_left_out_of_sums(device):
-    """Norms and the mean diagonal are taken over finite blocks."""
+    """Blocks that are not finite do not enter the norms and the mean diagonal."""
     d = 9
     blocks, params, grads, momenta = make([(40, d)], d, device=device)
     grads[0][3] = float("nan")
@@ -202,7 +202,7 @@ def check_bad_blocks_are_left_out_of_sums(device):
     w, m = (dense64(t)[good.numpy()] for t in start)
     v = dense64(grads[0])[good.numpy()]
     outer = v[:, :, None] * v[:, None, :]
-    # The mean counts the bad blocks as zeros.
+    # The mean is over all blocks; the bad ones count as zeros.
     damping = 0.3 * np.sum(v**2) / (40 * d)
     new_m = 0.9 * m + v
     step = ref.direction(ref.inverse(ref.damped(outer, damping)), new_m)

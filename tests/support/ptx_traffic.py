@@ -1,8 +1,9 @@
-"""What kernels read from and write to global memory, recorded while their PTX runs on the CPU.
+"""Records what kernels read from and write to global memory while their PTX runs on the CPU.
 
-Instructions do not tell: they are masked, and what they touch is known only when they run. Here
-every access of every thread that was not masked off is one record. ``record(ptxcpu)`` makes
-ptxcpu translate with records; call it before the first kernel is translated in a process.
+The instructions alone do not show it: they are masked, and their addresses are known only at run
+time. Here every access of every thread that is not masked off is one record. ``record(ptxcpu)``
+makes ptxcpu translate kernels so that they record; call it before the first kernel of a process is
+translated.
 """
 
 import ctypes
@@ -45,7 +46,7 @@ class Traffic:
         return Traffic(self.kernel, self.accesses[self.accesses["kind"] == kind])
 
     def within(self, *tensors) -> "Traffic":
-        """Those of the memory of these tensors."""
+        """The accesses to the memory of these tensors."""
         address = self.accesses["address"]
         chosen = np.zeros(len(address), dtype=bool)
         for tensor in tensors:
@@ -55,12 +56,12 @@ class Traffic:
 
     @property
     def bytes(self) -> int:
-        """Over all threads: what two threads read counts twice."""
+        """Bytes moved by all threads: a byte that two threads read counts twice."""
         return int(self.accesses["bytes"].sum())
 
     @property
     def distinct_bytes(self) -> int:
-        """What each program moves if it moves every byte once, over all programs."""
+        """The sum over all programs of the different bytes that a program touches."""
         a = self.accesses
         width = int(a["bytes"].max(initial=1))
         inside = np.arange(width) < a["bytes"][:, None]
@@ -70,21 +71,21 @@ class Traffic:
 
     @property
     def distinct_sectors(self) -> int:
-        """Sectors that a program touches, over all programs."""
+        """The sum over all programs of the different sectors that a program touches."""
         return _count_distinct(self.accesses["program"], self.accesses["address"] // SECTOR)
 
     @property
     def sectors(self) -> int:
-        """Sectors that an instruction of a warp touches, over all instructions of all warps."""
+        """The sum over all executed instructions of all warps of the sectors that one touches."""
         a = self.accesses
         warp = a["program"].astype(np.uint64) * 1024 + a["thread"] // WARP
         thread = a["program"].astype(np.uint64) * 1024 + a["thread"]
-        turn = _turns(thread, a["line"])
-        return _count_distinct(warp, a["line"], turn, a["address"] // SECTOR)
+        repeat = _repeats(thread, a["line"])
+        return _count_distinct(warp, a["line"], repeat, a["address"] // SECTOR)
 
 
 def record(ptxcpu):
-    """The list to which every launch from now on adds its :class:`Traffic`."""
+    """Returns a list to which every later launch appends its :class:`Traffic`."""
     launches = []
 
     class Gen(ptxcpu.Gen):
@@ -125,12 +126,12 @@ def _count_distinct(*columns):
     return len(np.unique(rows, axis=0))
 
 
-def _turns(thread, line):
-    """How often a thread had been at this line before."""
+def _repeats(thread, line):
+    """For each access: how often its thread has executed the same line before."""
     order = np.lexsort((np.arange(len(thread)), line, thread))
     new = np.ones(len(order), dtype=bool)
     new[1:] = (thread[order][1:] != thread[order][:-1]) | (line[order][1:] != line[order][:-1])
     starts = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
-    turns = np.empty(len(order), dtype=np.int64)
-    turns[order] = np.arange(len(order)) - starts
-    return turns
+    repeats = np.empty(len(order), dtype=np.int64)
+    repeats[order] = np.arange(len(order)) - starts
+    return repeats

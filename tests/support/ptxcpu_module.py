@@ -12,6 +12,6 @@ from tests.support.build_cache import locked
 def load_ptxcpu():
     sys.path.insert(0, os.environ["MBF_PTXCPU"])
     module = importlib.import_module("ptxcpu")
-    with locked("ptxcpu"):  # its library is compiled at the first use
+    with locked("ptxcpu"):  # ptxcpu compiles its library at the first use
         module.runtime()
     return module

@@ -1,4 +1,7 @@
-"""What some tests need besides Python and torch. Each function returns why it is missing, or ''."""
+"""What some tests need besides Python and torch.
+
+Each function but ``require`` stands for one requirement: it returns why that is missing, or ''.
+"""
 
 import importlib.util
 import os
@@ -11,7 +14,7 @@ from mbf_kernels.extension import EXTENSION, WHY_MISSING
 
 
 def require(*requirements):
-    """Skips the test where one of them is missing."""
+    """Skips the test if one of the requirements is missing."""
     for why_missing in requirements:
         reason = why_missing()
         if reason:
@@ -32,7 +35,7 @@ def nvcc():
 
 
 def ptxcpu():
-    """Translates PTX to code for the CPU; the environment variable MBF_PTXCPU names its folder."""
+    """ptxcpu executes PTX on the CPU; the environment variable MBF_PTXCPU names its folder."""
     folder = os.environ.get("MBF_PTXCPU", "")
     if not folder:
         return "MBF_PTXCPU is not set (the folder of ptxcpu)"

@@ -1,4 +1,4 @@
-"""Two parameters with state, and a check that a refused call changes none of it."""
+"""A scene: two parameters with their state, and a check that a refused call changes nothing."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ COUNTS = (3, 17)
 
 
 class Scene:
-    """Two parameters with state worth keeping, and a check that it was kept."""
+    """Two parameters, their gradients and momenta, and blocks that have taken one step."""
 
     def __init__(self, device, d=D, dtype=torch.float32):
         shapes = [(count, d) for count in COUNTS]
@@ -18,7 +18,7 @@ class Scene:
         self.blocks.fused_step_(self.params, self.grads, self.momenta, lr=0.1, damping=0.5)
 
     def refuses(self, error, match, call):
-        """``call(scene)`` raises and leaves every tensor of the scene as it was."""
+        """Checks that ``call(scene)`` raises and leaves every tensor of the scene unchanged."""
         tensors = [*self.params, *self.grads, *self.momenta]
         before = [t.clone() for t in (*tensors, *self.state())]
         with pytest.raises(error, match=match):

@@ -1,4 +1,4 @@
-"""Tensors that are not contiguous, and checks of steps on them, shared by the backends."""
+"""Tensors that are not contiguous and checks of steps on them, shared by several backends."""
 
 import torch
 
@@ -19,7 +19,7 @@ def window(t):
 
 
 def leading_window(t):
-    """Only the first dimension is cut out of a larger one, so that the rest stays contiguous."""
+    """The same elements with sentinels between the rows of the first dimension."""
     big = torch.full((t.shape[0], 3, *t.shape[1:]), 77.0, dtype=t.dtype, device=t.device)
     inside = big[:, 1]
     inside.copy_(t)
@@ -27,12 +27,12 @@ def leading_window(t):
 
 
 def swapped(t):
-    """Input channels outside, output channels inside, as a transposed convolution has them."""
+    """The same elements with the first two dimensions (the channels) swapped in memory."""
     return t.transpose(0, 1).contiguous().transpose(0, 1)
 
 
 def element_strided(t):
-    """Neighbouring elements of a block have a stride of two."""
+    """The same elements with a stride of two between the elements of a block."""
     big = torch.full((*t.shape, 2), 77.0, dtype=t.dtype, device=t.device)
     inside = big[..., 0]
     inside.copy_(t)
@@ -51,7 +51,7 @@ SHAPES = {9: [(8, 5, 3, 3), (1, 7, 3, 3), (16, 1, 3, 3)], 8: [(3, 6, 2, 2, 2), (
 def check_in_place(device, form, shapes, d, dtype):
     change = FORMS[form]
     blocks, params, grads, momenta = make(shapes, d, dtype, device)
-    params, grads, momenta = ([change(t) for t in part] for part in (params, grads, momenta))
+    params, grads, momenta = ([change(t) for t in each] for each in (params, grads, momenta))
     strides = [t.stride() for t in (*params, *momenta)]
     assert not params[0].is_contiguous()
     for targets in (None, torch.ones(len(params))):
@@ -81,7 +81,7 @@ def check_memory_between_elements_is_left_alone(device, form):
 
 
 def check_expanded_gradients(device):
-    """Elements of an argument that is only read may share memory."""
+    """Elements of gradients, which are only read, may share memory."""
     blocks, params, _, momenta = make([(4, 6, 3, 3)], 9, device=device)
     row = torch.linspace(-1, 1, 9, device=device).reshape(1, 1, 3, 3)
     checked_fused_step(blocks, params, [row.expand(4, 6, 3, 3)], momenta)

@@ -1,4 +1,4 @@
-"""Checks of the rescaled step, shared by the backends."""
+"""Checks of the rescaled step, shared by the tests of several backends."""
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ def check_a_target_of_zero(device):
 
 
 def check_a_tiny_direction(device, size):
-    """As left by a momentum that has been decaying for long: still rescaled, never infinite."""
+    """A direction as tiny as a momentum that decayed for long leaves it is still rescaled."""
     d = 9
     params, _, momenta = (tensors([(17, d)], device=device, seed=s) for s in (1, 2, 3))
     grads = [torch.zeros_like(params[0])]
@@ -59,7 +59,7 @@ def check_a_tiny_direction(device, size):
 
 
 def check_many_blocks(device):
-    """Partial norms of many tiles and rounds add up."""
+    """The norms of many tiles add up to the norm of a parameter."""
     blocks, params, grads, momenta = make([(5000, 9), (3, 9), (1111, 9)], 9, device=device)
     targets = torch.tensor([1.0, 2.0, 3.0])
     checked_fused_step(blocks, params, grads, momenta, target_norms=targets, damping=0.5)

@@ -1,7 +1,7 @@
-"""Checks of the Triton kernels, in the interpreter and as compiled code.
+"""Checks of the Triton kernels, shared by the suites for the interpreter and for compiled code.
 
-Each case works on CPU tensors under ``use_backend("triton")`` and compares with float64. ``reach``
-is called with every tensor that kernels find through a pointer table.
+Each check works on CPU tensors under ``use_backend("triton")`` and compares with float64. It passes
+every tensor that kernels reach through a pointer table to ``reach``.
 """
 
 import numpy as np
@@ -39,7 +39,7 @@ def made(reach, *args, **kwargs):
 
 
 def check_spd_inverse(d, count=19, damping=0.25):
-    """Good matrices, one that is not positive definite, and nothing read above the diagonal."""
+    """Good matrices and one that is not positive definite, with NaN above all diagonals."""
     A = ref.random_spd(np.random.default_rng(d), count, d)
     spoiled = torch.from_numpy(np.tril(A)).float()
     spoiled += torch.triu(torch.full((d, d), float("nan")), 1)
@@ -61,9 +61,9 @@ def check_batches():
     whole, info = backend.spd_inverse(A, 0.0)
     assert whole.shape == (6, 3, 3)
     assert info.shape == (6,)
-    part, info = backend.spd_inverse(A.reshape(2, 3, 3, 3).transpose(0, 1), 0.0)
+    grid, info = backend.spd_inverse(A.reshape(2, 3, 3, 3).transpose(0, 1), 0.0)
     assert info.shape == (3, 2)
-    assert torch.equal(part, whole.reshape(2, 3, 3, 3).transpose(0, 1))
+    assert torch.equal(grid, whole.reshape(2, 3, 3, 3).transpose(0, 1))
     single, info = backend.spd_inverse(A[2], 0.0)
     assert torch.equal(single, whole[2])
     assert info.shape == ()
@@ -95,7 +95,7 @@ def check_fused_steps(
 
 
 def check_separate_operations(reach, d, counts=COUNTS):
-    """The operations one by one are, bit for bit, the fused step."""
+    """Separate operations give the same bits as the fused step."""
     fused, *lists = made(reach, shapes_of(d, counts), d)
     copies = [[t.clone() for t in each] for each in lists]
     for each in copies:
@@ -113,7 +113,7 @@ def check_separate_operations(reach, d, counts=COUNTS):
 
 
 def check_parts(reach, d, counts=(40, 3, 150)):
-    """Tiles outside a part keep what they had; each part once makes the whole."""
+    """A part leaves the tiles outside it unchanged; all parts together equal one call."""
     whole, params, grads, momenta = made(reach, shapes_of(d, counts), d)
     whole.fused_step_(params, grads, momenta, lr=0.1, beta=0.3, damping=0.5)
     split = mk.MiniBlocks(params, d)
@@ -134,7 +134,7 @@ def check_parts(reach, d, counts=(40, 3, 150)):
 
 
 def check_channels_last(reach, kernel):
-    """Weights as convolutions keep them, gradients with other strides than parameters."""
+    """channels_last weights, also with a gradient whose strides differ from its parameter's."""
     d = kernel[0] * kernel[1]
     shapes = [(5, 7, *kernel), (3, 1, *kernel), (1, 9, *kernel)]
     lists = [
@@ -150,7 +150,7 @@ def check_channels_last(reach, kernel):
     )
 
 
-def check_absent_gradients(reach, d, counts=COUNTS):
+def check_missing_gradients(reach, d, counts=COUNTS):
     blocks, params, grads, momenta = made(reach, shapes_of(d, counts), d)
     checked_fused_step(blocks, params, grads, momenta)
     state = blocks.state_dict()
@@ -174,7 +174,7 @@ def check_absent_gradients(reach, d, counts=COUNTS):
 
 
 def check_mixed_dtypes(reach, d):
-    """Gradients and momenta of one call in different formats."""
+    """One call with gradients and with momenta of different dtypes."""
     blocks, params, grads, momenta = made(
         reach, shapes_of(d), d, torch.bfloat16, grad=torch.bfloat16, momentum=torch.float32
     )
@@ -184,7 +184,7 @@ def check_mixed_dtypes(reach, d):
 
 
 def check_failures(d):
-    """A bad block reports its pivot, keeps its last inverse and changes no other by a bit."""
+    """A bad block reports its pivot, keeps its last inverse and changes no bit of the others."""
     count = 20
     rng = np.random.default_rng(d)
     stats = ref.random_spd(rng, count, d)
@@ -264,7 +264,7 @@ def check_relative_damping(reach, d, counts=COUNTS):
 
 
 def check_target_norms(reach, d, counts=COUNTS, dtype=torch.float32):
-    """Given ones, and those of Adam's step."""
+    """Target norms that are given, and target norms refreshed from Adam's step."""
     blocks, params, grads, momenta = made(
         reach, shapes_of(d, counts), d, dtype, momentum=torch.float32
     )
@@ -295,7 +295,7 @@ def check_target_norms(reach, d, counts=COUNTS, dtype=torch.float32):
 
 
 def check_tiny_directions(reach, size):
-    """Still rescaled where neither their squares nor the scale fit float32."""
+    """Directions are rescaled even if neither their squares nor the scale fit float32."""
     d = 9
     params = tensors([(17, d)], seed=1)
     grads, momenta = [torch.zeros(17, d)], [torch.full((17, d), size)]
@@ -311,7 +311,7 @@ def check_tiny_directions(reach, size):
 
 
 def check_controls(reach, d, counts=COUNTS):
-    """Scalars and decisions read on the device instead of passed by the host."""
+    """Scalars and decisions that the kernels read on the device replace those of the host."""
     targets = torch.linspace(0.5, 3.0, len(counts), dtype=torch.float64)
     for update, invert in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.0, 0.0)):
         results = []

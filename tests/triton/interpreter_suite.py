@@ -18,7 +18,7 @@ def _triton():
 
 
 def reach(tensors):
-    """The interpreter finds all memory by itself."""
+    """Does nothing: the interpreter can access all memory."""
 
 
 @pytest.mark.parametrize("d", REGISTER_SIZES)
@@ -27,14 +27,14 @@ def test_fused_steps(d):
 
 
 @pytest.mark.parametrize("d", [10, 15, 17])
-def test_fused_steps_of_panels(d):
+def test_fused_steps_of_blocks_in_panels(d):
     cases.check_fused_steps(reach, d, counts=(17, 1))
 
 
 @pytest.mark.parametrize("d", [3, 10])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("short", ["all", "params"])
-def test_dtypes(d, dtype, short):
+def test_short_formats(d, dtype, short):
     cases.check_fused_steps(
         reach, d, counts=(17, 1), dtype=dtype, inverse_dtype=torch.bfloat16,
         **({} if short == "all" else {"grad": torch.float32, "momentum": torch.float32}),
@@ -51,12 +51,12 @@ def test_spd_inverse(d):
     cases.check_spd_inverse(d)
 
 
-def test_batches():
+def test_batch_shapes_of_spd_inverse():
     cases.check_batches()
 
 
 @pytest.mark.parametrize("d", [1, 9, 12])
-def test_separate_operations(d):
+def test_separate_operations_equal_the_fused_step(d):
     cases.check_separate_operations(reach, d, counts=(17, 1))
 
 
@@ -71,17 +71,17 @@ def test_channels_last(kernel):
 
 
 @pytest.mark.parametrize("d", [3, 10])
-def test_absent_gradients(d):
-    cases.check_absent_gradients(reach, d)
+def test_missing_gradients(d):
+    cases.check_missing_gradients(reach, d)
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 9, 10, 14])
-def test_failures(d):
+def test_a_bad_block_reports_its_pivot(d):
     cases.check_failures(d)
 
 
 @pytest.mark.parametrize("d", [1, 9, 11])
-def test_a_bad_gradient(d):
+def test_a_bad_gradient_spoils_only_its_own_block(d):
     cases.check_a_bad_gradient(reach, d)
 
 
@@ -96,21 +96,21 @@ def test_target_norms(d):
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-41])
-def test_tiny_directions(size):
+def test_tiny_directions_are_rescaled(size):
     cases.check_tiny_directions(reach, size)
 
 
 @pytest.mark.parametrize("d", [2, 10])
-def test_controls(d):
+def test_controls_replace_the_host_values(d):
     cases.check_controls(reach, d, counts=(17, 40))
 
 
-def test_nothing_to_do():
+def test_calls_without_blocks():
     cases.check_nothing_to_do(reach)
 
 
-def test_programs_take_turns(monkeypatch):
-    """With scratch memory for one program, it takes all items of work one after the other."""
+def test_one_program_may_process_all_work(monkeypatch):
+    """With scratch memory for one program only, that program processes all items of work."""
     monkeypatch.setattr(table, "SCRATCH_BYTES", 1)
     cases.check_fused_steps(reach, 10, counts=(70, 1, 3))
     cases.check_spd_inverse(10, count=70)

@@ -1,6 +1,6 @@
-"""The compiled Triton kernels, as PTX on the CPU. Run by ``test_ptx.py``.
+"""The compiled Triton kernels, executed on the CPU as PTX. Run by ``test_ptx.py``.
 
-Every access is checked against the tensors that a launch was given, or that ``reach`` named.
+ptxcpu checks that every access lies in a tensor passed to the launch or to ``reach``.
 """
 
 import os
@@ -60,7 +60,7 @@ def test_float16():
     cases.check_fused_steps(reach, 4, dtype=torch.float16)
 
 
-# The interpreter is too slow for the larger ones, and takes those that are missing here.
+# The interpreter is too slow for these. Its suite has the sizes up to 25 that are missing here.
 LARGER = [18, 19, 21, 22, 23, 24, *range(26, 33), 47, 64]
 
 
@@ -84,13 +84,13 @@ def test_channels_last(kernel):
 
 
 @on_sm_80
-def test_absent_gradients():
-    cases.check_absent_gradients(reach, 3)
+def test_missing_gradients():
+    cases.check_missing_gradients(reach, 3)
 
 
 @on_sm_80
 @pytest.mark.parametrize("d", [4, 10])
-def test_failures(d):
+def test_a_bad_block_reports_its_pivot(d):
     cases.check_failures(d)
 
 
@@ -98,7 +98,8 @@ def test_failures(d):
 @pytest.mark.parametrize("d", [3, 12])
 def test_relative_damping(d):
     cases.check_relative_damping(reach, d)
-    # update, damping, the rest; damping, the rest; update alone; damping, invert
+    # First step: update, damping, the rest. Second: damping, the rest. Then update_, and invert_
+    # with its damping.
     assert len(launches) == 3 + 2 + 1 + 2
 
 
@@ -110,18 +111,18 @@ def test_target_norms(d):
 
 
 @on_sm_80
-def test_controls():
+def test_controls_replace_the_host_values():
     cases.check_controls(reach, 3, counts=(17, 40))
 
 
 @on_sm_80
-def test_programs_take_turns(monkeypatch):
+def test_one_program_may_process_all_work(monkeypatch):
     monkeypatch.setattr(table, "SCRATCH_BYTES", 1)
     cases.check_fused_steps(reach, 12, counts=(70, 1, 3))
 
 
 @on_sm_80
-def test_memory_that_was_not_named_is_caught():
-    """The bounds check itself works."""
+def test_access_to_other_memory_is_caught():
+    """The bounds check finds tensors that were not passed to ``reach``."""
     with pytest.raises(ptxcpu.PtxFault):
         cases.check_fused_steps(lambda tensors: None, 3)

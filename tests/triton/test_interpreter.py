@@ -1,4 +1,4 @@
-"""The Triton kernels from the source that is compiled, in Triton's interpreter, against float64."""
+"""The Triton kernels, run from their source by Triton's interpreter, against float64."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The compiled Triton kernels executed on the CPU, with bounds and races checked, against float64.
+"""The compiled Triton kernels, executed on the CPU: results, bounds, races and memory traffic.
 
 ``MBF_PTXCPU`` names the folder of ptxcpu, which translates PTX to code for the CPU.
 """

@@ -1,7 +1,7 @@
-"""What the compiled Triton kernels for blocks of nine move. Run by ``test_ptx.py``.
+"""The memory traffic of the compiled Triton kernels for blocks of nine. Run by ``test_ptx.py``.
 
-Against the byte model that all kernels are compared by: every element of a block once, in whole
-sectors of memory. Everything else that a program reads is stated to the byte.
+The traffic is compared with the byte model of the benchmarks: every element of a block is moved
+once, in whole sectors of memory. The tests state every other byte that a program reads or writes.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ TRIANGLE = byte_model.triangle_bytes(D)
 VECTOR = 4 * D
 COUNTS = (256, 128)  # whole programs of 128 blocks
 BLOCKS, TILES, PROGRAMS = 384, 24, 3
-ITEM = 4 * 4  # of the work list, per program
+ITEM = 4 * 4  # bytes of an item of the work list; a program has one
 
 ptxcpu = load_ptxcpu()
 launches = ptx_traffic.record(ptxcpu)
@@ -31,7 +31,7 @@ ptxcpu.enable_triton(arch=80, buffers=reachable)
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["P in fp32", "P in bf16"])
 def case(request):
     blocks, params, grads, momenta = make([(n, D) for n in COUNTS], D, inverse_dtype=request.param)
-    # Sectors are counted from where memory begins.
+    # Sectors begin at multiples of their size: so must the tensors.
     for tensor in (*params, *grads, *momenta, blocks._state.stats, blocks._state.inverse):
         assert tensor.data_ptr() % SECTOR == 0
     reachable[:] = [*params, *grads, *momenta]
@@ -45,17 +45,17 @@ def inverse_element(blocks):
 
 
 def check(traffic, tensors, loads, stores):
-    """Bytes per block, each moved once; together they are whole sectors."""
-    part = traffic.within(*tensors)
+    """Each block moves so many bytes once; a program moves whole sectors."""
+    chosen = traffic.within(*tensors)
     for kind, expected in ((LOAD, loads), (STORE, stores)):
-        moved = part.of(kind)
+        moved = chosen.of(kind)
         assert moved.bytes == BLOCKS * expected
         assert moved.distinct_bytes == BLOCKS * expected
         assert SECTOR * moved.distinct_sectors == BLOCKS * expected
 
 
 def check_tiles(traffic, tensor, loads, stores):
-    """The same of an array of tiles: whole sectors in every instruction of a warp."""
+    """The same for an array of tiles; every instruction of a warp moves whole sectors."""
     check(traffic, [tensor], loads, stores)
     for kind in (LOAD, STORE):
         moved = traffic.within(tensor).of(kind)
@@ -63,7 +63,7 @@ def check_tiles(traffic, tensor, loads, stores):
 
 
 def check_total(traffic, model, tables, tallies=0):
-    """Of the model per block, of tables per program, of tallies per tile."""
+    """All bytes: ``model`` per block, ``tables`` per program, ``tallies`` per tile."""
     moved = traffic.of(LOAD).distinct_bytes + traffic.of(STORE).distinct_bytes
     assert moved == BLOCKS * model + PROGRAMS * tables + TILES * tallies
     assert len(traffic.of(ptx_traffic.ATOMIC).accesses) == 0
@@ -75,7 +75,8 @@ def test_update(case):
     (traffic,) = launches
     check_tiles(traffic, blocks._state.stats, TRIANGLE, TRIANGLE)
     check(traffic, grads, VECTOR, 0)
-    # The item and the address of the gradient; the weight read, weight and trace written.
+    # Tables: the item and the address of the gradient. Tallies: the weight is read; weight and
+    # trace are written.
     check_total(traffic, byte_model.ema_bytes(D), ITEM + 8, tallies=8 + 16)
 
 
@@ -86,7 +87,7 @@ def test_invert(case):
     check_tiles(traffic, blocks._state.stats, TRIANGLE, 0)
     element = inverse_element(blocks)
     check_tiles(traffic, blocks._state.inverse, 0, byte_model.triangle_bytes(D, element))
-    # The item, but for its place in tensors, and the damping; which pivot failed, of every block.
+    # Each block writes its failing pivot. Tables: the item but for its first block, the damping.
     check_total(traffic, byte_model.inverse_bytes(D, element) + 4, ITEM - 4 + 8)
 
 
@@ -99,12 +100,12 @@ def test_step(case):
     check(traffic, grads, VECTOR, 0)
     check(traffic, momenta, VECTOR, VECTOR)
     check(traffic, params, VECTOR, VECTOR)
-    # The item and three addresses.
+    # Tables: the item and three addresses.
     check_total(traffic, byte_model.step_bytes(D, element), ITEM + 3 * 8)
 
 
-def test_everything(case):
-    """Every byte of the model in one pass; P is read back, D and the diagonal of G read again."""
+def test_fused_step(case):
+    """One pass moves every byte of the model, and reads P, D and the diagonal of G once more."""
     blocks, params, grads, momenta = case
     blocks.fused_step_(params, grads, momenta, lr=0.1, beta=0.5, damping=0.5)
     (traffic,) = launches
@@ -119,8 +120,8 @@ def test_everything(case):
     check_tiles(traffic, blocks._state.inverse, triangle, triangle)
 
 
-def test_a_program_of_few_blocks_touches_no_others(case):
-    """Lanes without a block move nothing: 5 blocks are 5 of everything."""
+def test_lanes_without_a_block_move_nothing(case):
+    """5 blocks move 5 times the bytes of a block."""
     del case
     blocks, params, grads, momenta = make([(5, D)], D)
     reachable[:] = [*params, *grads, *momenta]
@@ -130,8 +131,8 @@ def test_a_program_of_few_blocks_touches_no_others(case):
     assert own.bytes == 5 * byte_model.step_bytes(D)
 
 
-def test_partly_used_sectors_would_be_seen():
-    """Two warps: one reads contiguous elements, the other every second one."""
+def test_partly_used_sectors_are_counted():
+    """One warp reads contiguous elements, the other every second one."""
     accesses = np.zeros(64, ptx_traffic.RECORD)
     accesses["thread"] = np.arange(64)
     accesses["bytes"] = 4
