@@ -1,8 +1,8 @@
-"""What a kernel must move and compute per block, whoever does it.
+"""The least that any kernel must move and compute per block.
 
-Symmetric matrices count as packed triangles, ``d (d + 1) / 2`` numbers; every number is read or
-written once. Kernels are compared by the bytes of this model over their time, so a kernel that
-moves more than it has to shows a lower figure.
+A symmetric matrix counts as its packed triangle of ``d (d + 1) / 2`` elements, and every element is
+read or written once. The GB/s of a kernel are the bytes of this model over its time, so a kernel
+that moves more than it has to gets a lower figure.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 ADAMW_BYTES_PER_PARAMETER = 28  # reads W, D, M, V; writes W, M, V
 
 
-def triangle_bytes(d: int, bytes_per_number: int = 4) -> int:
-    """One packed symmetric ``d x d`` block."""
-    return bytes_per_number * d * (d + 1) // 2
+def triangle_bytes(d: int, element_bytes: int = 4) -> int:
+    """The packed triangle of a symmetric ``d x d`` block."""
+    return element_bytes * d * (d + 1) // 2
 
 
 def ema_bytes(d: int) -> int:
@@ -20,19 +20,19 @@ def ema_bytes(d: int) -> int:
     return 2 * triangle_bytes(d) + 4 * d
 
 
-def inverse_bytes(d: int, inverse_number: int = 4) -> int:
+def inverse_bytes(d: int, inverse_element_bytes: int = 4) -> int:
     """``P <- (G + damping I)^-1``: G read, P written: ``4 d^2 + 4 d`` in float32."""
-    return triangle_bytes(d) + triangle_bytes(d, inverse_number)
+    return triangle_bytes(d) + triangle_bytes(d, inverse_element_bytes)
 
 
-def step_bytes(d: int, inverse_number: int = 4) -> int:
-    """P and D read, M and W read and written: ``2 d^2 + 22 d``, with a bf16 P ``d^2 + 21 d``."""
-    return triangle_bytes(d, inverse_number) + 5 * 4 * d
+def step_bytes(d: int, inverse_element_bytes: int = 4) -> int:
+    """The step: P, D read, M, W read and written: ``2 d^2 + 22 d``, with bf16 P ``d^2 + 21 d``."""
+    return triangle_bytes(d, inverse_element_bytes) + 5 * 4 * d
 
 
-def fused_bytes(d: int, inverse_number: int = 4) -> int:
-    """EMA, inverse and step in one pass: P is written and D read once: ``6 d^2 + 26 d``."""
-    return 2 * triangle_bytes(d) + triangle_bytes(d, inverse_number) + 5 * 4 * d
+def fused_bytes(d: int, inverse_element_bytes: int = 4) -> int:
+    """EMA, inverse and step in one pass: P is only written, D read once: ``6 d^2 + 26 d``."""
+    return 2 * triangle_bytes(d) + triangle_bytes(d, inverse_element_bytes) + 5 * 4 * d
 
 
 def adamw_bytes(d: int) -> int:

@@ -19,5 +19,9 @@ def _device(_: click.Context, __: click.Parameter, value: str) -> torch.device:
 
 
 device_option = click.option(
-    "--device", default="cpu", show_default=True, callback=_device, help="cpu, cuda or cuda:N."
+    "--device",
+    default="cpu",
+    show_default=True,
+    callback=_device,
+    help="Device to run on: cpu, cuda or cuda:N.",
 )

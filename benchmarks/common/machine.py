@@ -1,4 +1,4 @@
-"""A description of the machine a run was made on."""
+"""A description of the machine that a benchmark runs on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 import mbf_kernels as mk
 
-TOLD_FLAGS = ("sse4_2", "avx", "f16c", "fma", "avx2", "avx512", "avx_vnni", "amx", "asimd", "sve")
+SHOWN_FLAGS = ("sse4_2", "avx", "f16c", "fma", "avx2", "avx512", "avx_vnni", "amx", "asimd", "sve")
 QUIET_LOAD = 0.5
 
 
@@ -61,7 +61,7 @@ def _large_pages() -> str | None:
 
 
 def load_average() -> float | None:
-    """Processes that wanted to run over the last minute, where the system tells."""
+    """The load average of the last minute, or None if the system does not report it."""
     try:
         return os.getloadavg()[0]
     except (AttributeError, OSError):
@@ -69,7 +69,7 @@ def load_average() -> float | None:
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """CPU, caches, versions, load and date: what a reader needs to place the figures."""
+    """CPU, caches, versions, load and date: what a reader needs to judge the figures."""
     cpu = _cpuinfo()
     flags = (cpu.get("flags") or cpu.get("Features") or "").split()
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -79,7 +79,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "cpu": cpu.get("model name") or platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "usable_cores": usable,
-        "flags": [flag for flag in flags if flag.startswith(TOLD_FLAGS)],
+        "flags": [flag for flag in flags if flag.startswith(SHOWN_FLAGS)],
         "caches": _caches(),
         "large_pages": _large_pages(),
         "load_average_at_start": load_average(),

@@ -1,4 +1,4 @@
-"""``MiniBlocks`` that hold the state of a problem."""
+"""Builds ``MiniBlocks`` with the state of a problem."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _packed(problem: Problem, period: Tensor) -> list[Tensor]:
 
 
 def mini_blocks(problem: Problem, bf16: bool = False, inverted: bool = False) -> mk.MiniBlocks:
-    """State that holds the problem's G, and P if ``inverted`` (zeros if not)."""
+    """Blocks with the problem's G, and with its P if ``inverted`` (zeros otherwise)."""
     inverse = problem.inverse if inverted else torch.zeros_like(problem.stats)
     blocks = mk.MiniBlocks(
         problem.as_tensors(problem.params),

@@ -1,8 +1,8 @@
-"""The inputs of one case and their results in float64.
+"""The inputs of a case and the expected results in float64.
 
 Inputs repeat after ``PERIOD`` distinct blocks. The time of a kernel does not depend on the values,
-and every one of millions of results can be checked against a float64 computation of one period.
-The period is prime, so a block that lands in the wrong lane, tile or thread does not go unseen.
+and millions of results can be checked against a float64 computation of one period. The period is
+prime, so a block in the wrong lane, tile or thread is found.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ LR = 1e-2
 MOMENTUM = 0.9
 WEIGHT_DECAY = 1e-2
 
-# 92 MB of AdamW's tensors, 115 MB and more of ours: beyond the caches of the machines we know.
+# The four tensors of AdamW are then 92 MB, and P of blocks of nine is 115 MB: beyond the caches of
+# the machines we know.
 STREAMED_PARAMETERS = 5_760_000
 
 
 def streamed_blocks(d: int) -> int:
-    """Blocks with about the same number of parameters, beyond the cache."""
+    """The number of blocks of size ``d`` with ``STREAMED_PARAMETERS`` parameters."""
     return STREAMED_PARAMETERS // d
 
 
 @dataclass(frozen=True)
 class Problem:
-    """``blocks`` blocks of ``d`` numbers, cut evenly into ``tensors`` tensors.
+    """``blocks`` blocks of size ``d``, divided evenly among ``tensors`` tensors.
 
-    All members named after a letter of the mathematics are one period, ``(p, d)`` or ``(p, d, d)``.
+    The members G, D, M, W, P (``stats``, ``grads``, ``momenta``, ``params``, ``inverse``) are one
+    period, ``(p, d)`` or ``(p, d, d)``.
     """
 
     d: int
@@ -51,7 +53,7 @@ class Problem:
 
     @cached_property
     def stats(self) -> Tensor:
-        """G: eigenvalues between about 0.1 and 3, so G + DAMPING I has a condition below 10."""
+        """G, with eigenvalues of about 0.1 to 3: G + DAMPING I has a condition number below 10."""
         x = self._random(self.d, 2 * self.d, seed=1)
         g = x @ x.mT / (2 * self.d)
         return (g + g.mT) / 2
@@ -70,23 +72,23 @@ class Problem:
 
     @cached_property
     def damped(self) -> Tensor:
-        """G + DAMPING I in float32, for peers that have no damping of their own."""
+        """G + DAMPING I in float32, for contenders without a damping argument."""
         return self.stats + DAMPING * torch.eye(self.d, device=self.device)
 
     @cached_property
     def new_stats(self) -> Tensor:
-        """float64: G after the EMA."""
+        """G after the EMA, in float64."""
         g, d = self.stats.double(), self.grads.double()
         return BETA * g + (1 - BETA) * d.unsqueeze(-1) * d.unsqueeze(-2)
 
     @cached_property
     def inverse(self) -> Tensor:
-        """float64: P of G."""
+        """P of G, in float64."""
         return _damped_inverse(self.stats.double())
 
     @cached_property
     def fused_inverse(self) -> Tensor:
-        """float64: P of G after the EMA."""
+        """P of G after the EMA, in float64."""
         return _damped_inverse(self.new_stats)
 
     @cached_property
@@ -97,11 +99,11 @@ class Problem:
 
     @cached_property
     def new_momenta(self) -> Tensor:
-        """float64: M after a step."""
+        """M after a step, in float64."""
         return MOMENTUM * self.momenta.double() + self.grads.double()
 
     def new_params(self, inverse: Tensor) -> Tensor:
-        """float64: W after a step with these ``(p, d, d)`` inverses."""
+        """W after a step with these ``(p, d, d)`` inverses, in float64."""
         direction = (inverse @ self.new_momenta.unsqueeze(-1)).squeeze(-1)
         w = self.params.double()
         return w - LR * (direction + WEIGHT_DECAY * w)
@@ -112,9 +114,9 @@ class Problem:
         return period.index_select(0, index)
 
     def as_tensors(self, period: Tensor) -> list[Tensor]:
-        """The same, cut into the problem's tensors, each with memory of its own."""
-        pieces = self.everywhere(period).tensor_split(self.tensors)
-        return list(pieces) if self.tensors == 1 else [piece.clone() for piece in pieces]
+        """The same, divided among the problem's tensors, each with its own memory."""
+        views = self.everywhere(period).tensor_split(self.tensors)
+        return list(views) if self.tensors == 1 else [view.clone() for view in views]
 
 
 def _damped_inverse(stats: Tensor) -> Tensor:

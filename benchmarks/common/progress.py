@@ -1,4 +1,4 @@
-"""The progress bar of all benchmarks."""
+"""The progress bar of the benchmarks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 def progress_bar(console: Console) -> Progress:
-    """Gone when it is done, and only where somebody looks."""
+    """A progress bar; terminals only, and removed when done."""
     return Progress(
         BarColumn(20),
         MofNCompleteColumn(),

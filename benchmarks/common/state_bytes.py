@@ -1,4 +1,4 @@
-"""What an optimizer keeps between steps."""
+"""The memory that an optimizer keeps between steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 
 def state_bytes(optimizer: Optimizer) -> int:
-    """Bytes of all its tensors; MBF tells its own, which are not all in ``state``."""
+    """Bytes of all tensors of its state; MBF reports its own, which are not all in ``state``."""
     diagnostics = getattr(optimizer, "diagnostics", None)
     if diagnostics is not None:
         return int(diagnostics()["state_bytes"])

@@ -1,4 +1,4 @@
-"""Figures that a benchmark is meant to reach, and what a run reached."""
+"""Targets: figures that a benchmark should reach, and what a run reached."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.text import Text
 
 @dataclass(frozen=True)
 class Target:
-    """One figure. ``met`` is None where the run has not measured it."""
+    """One figure. ``met`` is None if the run has not measured it."""
 
     figure: str
     wanted: str
@@ -20,13 +20,13 @@ class Target:
 
 
 def at_least(figure: str, wanted: float, reached: float | None, form: str = "{:.1f}x") -> Target:
-    """A figure that is met by ``wanted`` and everything above; ``form`` shows both numbers."""
+    """A target that ``wanted`` and everything above it meets; ``form`` formats both values."""
     met = None if reached is None else reached >= wanted
     return Target(figure, form.format(wanted) + " or more", _shown(reached, form), met)
 
 
 def at_most(figure: str, wanted: float, reached: float | None, form: str = "{:.2f}x") -> Target:
-    """A figure that is met by ``wanted`` and everything below."""
+    """A target that ``wanted`` and everything below it meets."""
     met = None if reached is None else reached <= wanted
     return Target(figure, form.format(wanted) + " or less", _shown(reached, form), met)
 
@@ -36,7 +36,7 @@ def _shown(reached: float | None, form: str) -> str:
 
 
 def print_targets(console: Console, found: list[Target]) -> None:
-    """Every figure wanted, and what this run reached."""
+    """Prints a table of all targets and what this run reached."""
     table = Table(title="Targets")
     for column in ("figure", "wanted", "reached", "met"):
         table.add_column(column, overflow="fold")

@@ -1,4 +1,4 @@
-"""The timers; that of CUDA on a fake device."""
+"""The timers; the CUDA timer is tested with a fake device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .timing import CpuTimer, CudaTimer, timer_for
 
 
 class FakeEvent:
-    """Ten units of time pass between the recording of one event and that of the next."""
+    """An event of a fake device: ten milliseconds pass from one recording to the next."""
 
     log: list[str]
     clock = 0
@@ -37,17 +37,17 @@ def test_every_cuda_call_starts_with_a_cold_cache(monkeypatch: pytest.MonkeyPatc
     properties = SimpleNamespace(L2_cache_size=1 << 10)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     timer = CudaTimer(torch.device("cpu"))
-    assert timer._elsewhere.numel() == 2 << 10
-    timer._elsewhere.fill_(1)
+    assert timer._flush.numel() == 2 << 10
+    timer._flush.fill_(1)
 
     def call() -> None:
-        assert not timer._elsewhere.any()
-        timer._elsewhere.fill_(1)
+        assert not timer._flush.any()
+        timer._flush.fill_(1)
         log.append("call")
 
     assert timer(call, 3) == pytest.approx(10e-3)
     assert log == ["synchronize", *["event", "call", "event"] * 3, "synchronize"]
 
 
-def test_a_timer_for_each_device() -> None:
+def test_the_timer_of_the_cpu() -> None:
     assert isinstance(timer_for(torch.device("cpu")), CpuTimer)

@@ -1,4 +1,4 @@
-"""Timers per device, and the round-robin in which contenders are timed."""
+"""Timers for CPU and CUDA, and interleaved timing of several contenders."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Call = Callable[[], object]
 
 
 class Timer(Protocol):
-    """Seconds per call of ``run``, called ``number`` times in a row."""
+    """Calls ``run`` ``number`` times in a row and returns the seconds per call."""
 
     def __call__(self, run: Call, number: int) -> float: ...
 
 
 class CpuTimer:
-    """Wall clock: CPU calls return when their work is done."""
+    """Measures wall-clock time: CPU calls return when their work is done."""
 
     def __call__(self, run: Call, number: int) -> float:
         start = time.perf_counter()
@@ -34,16 +34,16 @@ def _event() -> torch.cuda.Event:
 
 
 class CudaTimer:
-    """CUDA events around every call: calls return before their work is done.
+    """Measures with CUDA events around every call, which returns before its work is done.
 
-    Before each of them twice the L2 cache is overwritten, so that data come from memory as they do
-    in training. That also keeps the card busy while the host prepares the call.
+    Before each call a buffer of twice the size of the L2 cache is overwritten, so that inputs come
+    from memory, as in training. That also keeps the GPU busy while the host prepares the call.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         size = torch.cuda.get_device_properties(device).L2_cache_size
-        self._elsewhere = torch.empty(2 * size, dtype=torch.int8, device=device)
+        self._flush = torch.empty(2 * size, dtype=torch.int8, device=device)
 
     def __call__(self, run: Call, number: int) -> float:
         events = []
@@ -51,7 +51,7 @@ class CudaTimer:
         for _ in range(number):
             begin = _event()
             end = _event()
-            self._elsewhere.zero_()
+            self._flush.zero_()
             begin.record()
             run()
             end.record()
@@ -61,16 +61,17 @@ class CudaTimer:
 
 
 def timer_for(device: torch.device) -> Timer:
-    """The timer that sees the end of the work on ``device``."""
+    """The timer for work on ``device``."""
     return CudaTimer(device) if device.type == "cuda" else CpuTimer()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long to measure one contender.
+    """How long to measure each contender.
 
-    It is timed once a round, for at most ``rounds`` rounds, and drops out after ``seconds`` of its
-    own time once it has ``least`` samples. A sample repeats short calls to last ``sample_seconds``.
+    A contender is timed once per round, for at most ``rounds`` rounds. It drops out when it has
+    ``least`` samples and its own calls have taken ``seconds``. A sample repeats a short call until
+    it lasts about ``sample_seconds``.
     """
 
     rounds: int
@@ -81,7 +82,7 @@ class Plan:
 
 @dataclass
 class Entrant:
-    """One contender in the round-robin, and its samples in seconds per call."""
+    """A contender in interleaved timing, and its samples in seconds per call."""
 
     run: Call
     prepare: Call | None = None
@@ -89,16 +90,16 @@ class Entrant:
     samples: list[float] = field(default_factory=list)
 
     def time_once(self, timer: Timer) -> float:
-        """One sample; the work of ``prepare`` is not in it."""
+        """Takes one sample, which does not include ``prepare``."""
         if self.prepare is not None:
             self.prepare()
         elif self.number > 1:
-            self.run()  # the others have pushed its data out of the cache; repeats are timed warm
+            self.run()  # warm-up: other contenders have evicted its data from the cache
         return timer(self.run, self.number)
 
 
-def round_robin(entrants: Sequence[Entrant], timer: Timer, plan: Plan) -> None:
-    """Times all entrants in turns, so that a slow phase of the machine meets all of them."""
+def time_interleaved(entrants: Sequence[Entrant], timer: Timer, plan: Plan) -> None:
+    """Times all entrants interleaved, so that a slow phase of the machine affects all of them."""
     for entrant in entrants:
         once = entrant.time_once(timer)
         if entrant.prepare is None:

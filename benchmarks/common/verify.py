@@ -1,4 +1,4 @@
-"""Results against float64: nothing is timed before it has passed."""
+"""Comparison of results with float64; nothing is timed before it has passed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BF16_EPS = torch.finfo(torch.bfloat16).eps
 
 @dataclass(frozen=True)
 class Verdict:
-    """The worst error of any block, relative to the size of its result, and what is allowed."""
+    """The worst error of any block, relative to the norm of its result, and the tolerance."""
 
     error: float
     tolerance: float
@@ -26,31 +26,31 @@ class Verdict:
         return f"error {self.error:.1e}, tolerance {self.tolerance:.1e}"
 
     def __and__(self, other: Verdict) -> Verdict:
-        """The one that is closer to failing."""
+        """The verdict that is closer to failing."""
         return max(self, other, key=lambda v: v.error / v.tolerance)
 
 
 def compare(actual: Tensor, expected: Tensor, tolerance: float) -> Verdict:
-    """All blocks of ``actual (N, ...)`` against one period ``expected (p, ...)`` in float64.
+    """Compares all blocks of ``actual (N, ...)`` with one period ``expected (p, ...)`` in float64.
 
-    Block norms below the median count as the median: rounding errors of inputs that nearly cancel
-    are not the kernel's.
+    Errors are relative to the norm of the block, or to the median norm if that is larger: where
+    inputs nearly cancel, the rounding of the inputs dominates, which is not the kernel's fault.
     """
     period = expected.flatten(1)
     norms = period.norm(dim=1)
     norms = norms.clamp(min=float(norms.median()))
     worst = 0.0
-    for part in torch.split(actual.flatten(1), period.shape[0]):
-        count = part.shape[0]
-        error = (part.double() - period[:count]).norm(dim=1) / norms[:count]
+    for chunk in torch.split(actual.flatten(1), period.shape[0]):
+        count = chunk.shape[0]
+        error = (chunk.double() - period[:count]).norm(dim=1) / norms[:count]
         largest = float(error.max())
-        if not largest <= worst:  # NaN compares false and must win
+        if not largest <= worst:  # true for NaN, too, which counts as infinite
             worst = largest if largest == largest else float("inf")
     return Verdict(worst, tolerance)
 
 
 def elementwise_tolerance(d: int) -> float:
-    """A handful of roundings per number, of which up to ``d`` are summed."""
+    """A few roundings per element, and a sum of up to ``d`` products."""
     return 4 * EPS + EPS * d
 
 
@@ -60,5 +60,8 @@ def inverse_tolerance(d: int, condition: float, bf16: bool = False) -> float:
 
 
 def params_tolerance(d: int, moved: float, inverse: float) -> float:
-    """W after a step: its own roundings, and the error of P in the part ``moved`` of its size."""
+    """W after a step: its own roundings, and the relative error ``inverse`` of the step.
+
+    ``moved`` is the size of the step relative to W.
+    """
     return elementwise_tolerance(d) + moved * inverse

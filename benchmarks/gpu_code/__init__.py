@@ -1,1 +1,1 @@
-"""What compiled GPU kernels look like: registers, spills, instructions; no GPU needed."""
+"""The machine code of the GPU kernels: registers, spills, instructions. No GPU is needed."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gpu_code``: the machine code of the GPU kernels."""
+"""Entry point of ``python -m benchmarks.gpu_code``."""
 
 from .cli import main
 

@@ -1,4 +1,4 @@
-"""Limits of the architectures, which bound occupancy, and the bandwidths of cards."""
+"""The limits of GPU architectures that bound occupancy, and the bandwidths of some cards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 AMD_ARCHITECTURES = ("gfx90a", "gfx942")
 WARP = 32
-REGISTERS = 65_536  # of 32 bits, per multiprocessor of any of these architectures
+REGISTERS = 65_536  # of 32 bits, in a multiprocessor of any of these architectures
 REGISTER_UNIT = 256  # registers are allocated to a warp in multiples of this
 # Shared memory is allocated to a thread block in multiples of this; the system reserves one more.
 SHARED_UNIT = 1024
@@ -36,7 +36,7 @@ CARDS = (Card("A100 80 GB", 2.039e12), Card("H100 SXM", 3.35e12))
 
 
 def occupancy(architecture: str, registers: int, threads: int, shared: int = 0) -> float:
-    """Warps a multiprocessor can hold at once, as a fraction of the most it has room for."""
+    """The warps that fit a multiprocessor at once, as a fraction of the most it can hold."""
     most = MAX_WARPS.get(architecture, 64)
     warps = -(-threads // WARP)
     per_warp = -(-max(registers, 1) * WARP // REGISTER_UNIT) * REGISTER_UNIT

@@ -24,7 +24,7 @@ SHOWN = ("sm_80", "sm_90")
 
 
 def _triton_kernels(sizes: Sequence[int]) -> list[Kernel]:
-    """Every pass in float32; for blocks of 3 x 3 and 5 x 5 convolutions also in 16-bit formats."""
+    """Every pass in float32; those for 3 x 3 and 5 x 5 kernels in 16-bit formats, too."""
     found = list(kernels(sizes))
     short = [d for d in (9, 25) if d in sizes]
     for dtype, inverse_dtype in (("fp32", "bf16"), ("bf16", "bf16"), ("fp16", "fp32")):
@@ -60,28 +60,30 @@ def _sizes(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]
     default="all",
     show_default=True,
     callback=_architectures,
-    help="Separated by commas.",
+    help="GPU architectures to compile for, separated by commas (sm_80,gfx90a), or all.",
 )
 @click.option(
     "--sizes",
     default="1-32",
     show_default=True,
     callback=_sizes,
-    help="Block sizes to compile Triton's kernels for: 1-32, or 9,25.",
+    help="Block sizes of the Triton kernels: a range (1-32) or a list (9,25). The CUDA kernels are "
+    f"always compiled for all sizes, 1 to {MAX_BLOCK}.",
 )
 @click.option(
     "--page",
     type=click.Path(dir_okay=False, path_type=Path),
     default=DEFAULT_PAGE,
-    help="The page whose tables are replaced.  [default: docs/gpu.md]",
+    help="The Markdown page whose tables are replaced.  [default: docs/gpu.md]",
 )
 def main(architectures: tuple[str, ...], sizes: tuple[int, ...], page: Path) -> None:
-    """Compile the GPU kernels for every architecture and read what the compilers made of them.
+    """Compile the GPU kernels for every architecture and report on their machine code.
 
-    No GPU is needed: nvcc compiles the CUDA kernels, Triton its own, most of an hour on two cores
-    the first time. Results stay in the user's cache: an interrupted run resumes where it stopped,
-    a second run takes seconds. Writes tables of registers, spills, shared memory, occupancy
-    and instructions into the page, and fails if any kernel spills.
+    No GPU is needed: nvcc compiles the CUDA kernels and Triton compiles its own. The first run
+    takes most of an hour on two cores. Results are kept in the user's cache folder: an interrupted
+    run resumes where it stopped, and a second run takes seconds. Tables of registers, spills,
+    shared memory, occupancy and instructions are written into the page. The exit code is 1 if any
+    kernel spills.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run ends its compilers
     console = Console()

@@ -1,8 +1,8 @@
 """Builds the package against the CUDA build of torch and asks the dispatcher what it registered.
 
-No GPU is needed: kernels are compiled and registered, not run. Everything happens in a virtual
-environment of its own (``make cuda-import``), because that torch is some 3 GB and the extension
-built against it does not load into the CPU build.
+No GPU is needed: kernels are compiled and registered, but not run. ``make cuda-import`` does this
+in a separate virtual environment, because that torch takes some 3 GB and an extension built against
+it does not load into the CPU build of torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 TORCH = "torch==2.13.0"
 BUILD_PACKAGES = ("numpy", "ninja", "pybind11>=2.12", "setuptools>=77", "wheel")
 
-# Runs in the other environment, outside of this source tree.
+# Runs in that environment, outside this source tree.
 CHECK = """
 import torch
 import mbf_kernels as mk
@@ -46,7 +46,7 @@ for name in ("spd_inverse", "update_", "invert_", "step_", "fused_step_"):
 
 
 def main() -> None:
-    """Makes the environment if it is not there, builds, and checks."""
+    """Makes the environment if it does not exist, builds the package and checks it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--environment", type=Path, default=ROOT / ".venv-cuda")
     environment = parser.parse_args().environment.resolve()
@@ -54,7 +54,7 @@ def main() -> None:
     if not python.exists():
         venv.create(environment, with_pip=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    # The pins of the development environment point at CPU builds: not here.
+    # The settings of the development environment point pip at CPU builds; they must not apply here.
     anywhere = os.environ | {"PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}
     subprocess.run([*pip, TORCH, *BUILD_PACKAGES], check=True, env=anywhere)
     required = os.environ | {"MBF_CUDA": "1", "MBF_REQUIRE_EXTENSION": "1"}

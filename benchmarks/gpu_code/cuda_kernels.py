@@ -1,4 +1,4 @@
-"""Compiles the CUDA kernels for any card, with no card present; nvcc is needed."""
+"""Compiles the CUDA kernels for any architecture; needs nvcc, but no GPU."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ FLAGS = ("-std=c++20", "-O3", "--expt-relaxed-constexpr")
 
 @dataclass(frozen=True)
 class KernelCode:
-    """One kernel as compiled for one architecture."""
+    """A kernel compiled for one architecture."""
 
-    name: str  # run_thread_blocks<9,1>
+    name: str  # such as run_thread_blocks<9,1>
     symbol: str
     operation: str  # step, run, dense, damping or apply
     sizes: tuple[int, ...]  # block sizes it serves; empty if it serves all
-    architecture: str  # sm_80
+    architecture: str  # such as sm_80
     registers: int
-    spill_bytes: int  # stores and loads
+    spill_bytes: int  # spill stores and loads together
     stack_bytes: int
-    shared_bytes: int  # with the dynamic part, at the largest size
+    shared_bytes: int  # static and dynamic, at the largest block size
     threads: int  # per thread block
-    blocks: int  # computed by one thread block; 0 if it works on whole tensors
+    blocks: int  # per thread block; 0 if it works on whole tensors
     cubin: Path
 
 
@@ -45,8 +45,8 @@ def compile_kernels(
 ) -> list[KernelCode]:
     """Compiles every kernel that serves one of ``sizes`` to a cubin per architecture.
 
-    Cubins and the logs of ptxas stay in ``folder``, and a second call takes them from there. The
-    default is a folder of the user's cache that is named by the contents of the sources.
+    Cubins and the logs of ptxas are kept in ``folder``, where a second call finds them. The default
+    is a folder of the user's cache whose name is a hash of the sources.
     """
     wanted = set(sizes)
     folder = folder or _cache()

@@ -1,4 +1,4 @@
-"""The least work that one block takes, to compare with what the machine code does."""
+"""The least work per block, to compare with what the machine code does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..common import byte_model
 
 @dataclass(frozen=True)
 class Work:
-    """Of one block. A multiply-add counts as two flops; loads and stores count elements."""
+    """The work of one block. A multiply-add is two flops; loads and stores count elements."""
 
     flops: int
     loads: int
@@ -17,7 +17,7 @@ class Work:
 
 
 def least_work(operation: str, d: int) -> Work | None:
-    """For an operation by its name in the report; None if its minimum is not known here."""
+    """The least work of an operation, by its name in the report; None if it is not known."""
     triangle = d * (d + 1) // 2
     inverse = byte_model.inverse_flops(d)
     # beta G + (1 - beta) d d^T

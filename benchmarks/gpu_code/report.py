@@ -1,4 +1,4 @@
-"""The report as Markdown: the part of docs/gpu.md between its two marks."""
+"""The report in Markdown, written between two marks of docs/gpu.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def all_kernels(rows: Sequence[Row]) -> str:
-    """Per backend and architecture: how many kernels, and the worst of them."""
+    """Per backend and architecture: the number of kernels and their worst figures."""
     lines = []
     for backend in ("cuda", "triton"):
         for architecture in dict.fromkeys(r.architecture for r in rows if r.backend == backend):
@@ -55,7 +55,7 @@ def _sizes(sizes: Sequence[int]) -> str:
 
 
 def blocks_of_nine(rows: Sequence[Row], architectures: Sequence[str]) -> str:
-    """The kernels of 3 x 3 convolutions one by one; without those of 16-bit formats."""
+    """Every float32 kernel for 3 x 3 convolutions."""
     chosen = {
         (r.backend, r.operation, r.architecture): r
         for r in rows
@@ -83,9 +83,9 @@ def blocks_of_nine(rows: Sequence[Row], architectures: Sequence[str]) -> str:
 
 
 def _against_least(row: Row, d: int) -> tuple[str, ...]:
-    """Flops, loads and stores in the code, with their minimum where the code has no loops.
+    """Flops, loads and stores in the code, beside their minimum if the code has no loops.
 
-    The loops of spd_inverse only copy elements, so its flops are compared all the same.
+    The loops of spd_inverse only copy elements, so its flops are compared in any case.
     """
     if row.code is None:
         return "", "", ""
@@ -102,7 +102,7 @@ def _against_least(row: Row, d: int) -> tuple[str, ...]:
 
 
 def predicted_times(sizes: Sequence[int] = (4, 9, 16, 25)) -> str:
-    """Bytes of a step beside fused Adam's, and its time at published bandwidths."""
+    """The bytes of a step and of fused Adam, and the time of the step at published bandwidths."""
     lines = []
     for d in sizes:
         adam = byte_model.adamw_bytes(d)
@@ -115,7 +115,7 @@ def predicted_times(sizes: Sequence[int] = (4, 9, 16, 25)) -> str:
 
 
 def amd(rows: Sequence[AmdRow]) -> str:
-    """Per architecture and operation: the worst of all block sizes and number formats."""
+    """Per architecture and operation: the worst figures of all block sizes and dtypes."""
     lines = []
     keys = [(r.architecture, r.operation.split(" (")[0]) for r in rows]
     for key in dict.fromkeys(keys):

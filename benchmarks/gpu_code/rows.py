@@ -1,4 +1,4 @@
-"""One row of figures per compiled kernel, for the kernels of both backends."""
+"""A row of figures for every compiled kernel of the CUDA and Triton backends."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ CUDA_OPERATIONS = {
 
 @dataclass(frozen=True)
 class Row:
-    """A kernel for one architecture. Figures that are not known are None."""
+    """A kernel compiled for one architecture. Figures that are not known are None."""
 
     backend: str
     operation: str
-    block_sizes: tuple[int, ...]  # that it serves; empty if it serves all
+    block_sizes: tuple[int, ...]  # the sizes it serves; empty if it serves all
     architecture: str
     registers: int
     spill_bytes: int
@@ -43,7 +43,7 @@ class Row:
 
     @property
     def straight(self) -> bool:
-        """Whether the code has no loops: a thread executes an instruction at most once."""
+        """Whether the code has no loops: a thread executes every instruction at most once."""
         return self.code is not None and not self.code.loops
 
     @property
@@ -82,7 +82,7 @@ def cuda_rows(
 def triton_rows(
     architectures: Iterable[str], kernels: Iterable[Kernel], announce: Progress = lambda *_: None
 ) -> Iterator[Row]:
-    """The kernels of ``mbf_kernels/backends/triton``, compiled by Triton for NVIDIA cards."""
+    """The kernels of ``mbf_kernels/backends/triton``, compiled by Triton for NVIDIA GPUs."""
     found = triton_cache.figures(kernels, architectures, announce=announce)
     for (kernel, architecture), figures in found.items():
         yield Row(
@@ -103,7 +103,7 @@ def triton_rows(
 
 def _triton_operation(kernel: Kernel) -> str:
     name = {
-        "pass": kernel.variant.replace("invert", "inverse"),
+        "pass": kernel.operations.replace("invert", "inverse"),
         "apply": "rescaled step, second pass",
         "dense": "spd_inverse",
         "damping": "relative damping",
@@ -115,7 +115,7 @@ def _triton_operation(kernel: Kernel) -> str:
 
 @dataclass(frozen=True)
 class AmdRow:
-    """A Triton kernel for one AMD architecture, from the notes in its assembly."""
+    """A Triton kernel for one AMD architecture; the figures are notes in its assembly."""
 
     operation: str
     block_size: int
@@ -129,7 +129,7 @@ class AmdRow:
 def amd_rows(
     architectures: Iterable[str], kernels: Iterable[Kernel], announce: Progress = lambda *_: None
 ) -> Iterator[AmdRow]:
-    """The same kernels for AMD cards: registers and spills as the compiler notes them."""
+    """The Triton kernels for AMD GPUs, with the registers and spills that the compiler notes."""
     found = triton_cache.figures(kernels, architectures, announce=announce)
     for (kernel, architecture), figures in found.items():
         yield AmdRow(

@@ -1,7 +1,7 @@
-"""Machine code of the GPU kernels: no spills, and no more instructions than recorded here.
+"""The machine code of the GPU kernels has no spills and no more instructions than recorded here.
 
-Bounds are what the compilers made of the code, with a little room for other versions of them. Code
-that grows past one is slower on every card; raise a bound only with a reason.
+The bounds are counts of the current code, with some room for other versions of the compilers.
+Longer code is slower on every GPU: raise a bound only with a reason.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def code_of(row: Row) -> sass.MachineCode:
 
 
 def check_blocks_of_nine(rows: Sequence[Row], most_instructions: Mapping[str, int]) -> None:
-    """Room for half of the threads, and no more code than recorded."""
+    """Occupancy of at least one half, and no more instructions than recorded."""
     for operation, instructions in most_instructions.items():
         row = only(rows, operation, 9)
         assert row.registers <= 64, operation
@@ -65,7 +65,7 @@ def test_no_cuda_kernel_spills(cuda: list[Row]) -> None:
 
 
 @needs_nvcc
-def test_cuda_blocks_of_nine(cuda: list[Row]) -> None:
+def test_size_of_the_cuda_kernels_for_blocks_of_nine(cuda: list[Row]) -> None:
     dense = only(cuda, "spd_inverse", 9)
     assert FLOPS_OF_NINE * 0.9 < code_of(dense).flops <= 1.05 * FLOPS_OF_NINE
     check_blocks_of_nine(cuda, {"step": 3_600, "update, inverse, step: any of them": 5_150})
@@ -76,12 +76,12 @@ def test_no_triton_kernel_spills(triton: list[Row]) -> None:
     assert [r for r in triton if r.spill_bytes or code_of(r).spill_instructions] == []
 
 
-def test_triton_blocks_of_nine(triton: list[Row]) -> None:
+def test_size_of_the_triton_kernels_for_blocks_of_nine(triton: list[Row]) -> None:
     inverse = only(triton, "inverse", 9)
     assert inverse.straight
     code = code_of(inverse)
     assert FLOPS_OF_NINE * 0.9 < code.flops <= 1.05 * FLOPS_OF_NINE
-    # The triangle once in and once out, and a few values per tile.
+    # The triangle is loaded once and stored once, with a few values per tile.
     triangle = byte_model.triangle_bytes(9)
     assert triangle <= code.load_bytes <= triangle + 24
     assert triangle <= code.store_bytes <= triangle + 8
@@ -95,7 +95,7 @@ def test_triton_blocks_of_nine(triton: list[Row]) -> None:
     check_blocks_of_nine(triton, instructions)
 
 
-def test_triton_blocks_of_twenty_five(triton: list[Row]) -> None:
+def test_registers_of_the_triton_kernels_for_blocks_of_25(triton: list[Row]) -> None:
     for operation, registers in {"step": 64, "update, inverse, step": 96}.items():
         assert only(triton, operation, 25).registers <= registers, operation
 
@@ -113,8 +113,8 @@ def test_an_interrupted_run_keeps_what_it_has_and_ends_its_compilers(tmp_path: P
 
 
 @needs_nvcc
-def test_spills_would_be_seen(tmp_path: Path) -> None:
-    """A kernel with an array too large for registers."""
+def test_a_kernel_that_spills_is_found(tmp_path: Path) -> None:
+    """The test compiles a kernel with an array too large for registers."""
     source = tmp_path / "spill.cu"
     source.write_text(
         'extern "C" __global__ void k(float* x, int n) { float a[64];'
@@ -131,22 +131,22 @@ def test_spills_would_be_seen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("architecture", "registers", "threads", "shared", "expected"),
     [
-        ("sm_80", 64, 128, 0, 0.5),  # 64 * 32 registers a warp: 32 warps of 64
+        ("sm_80", 64, 128, 0, 0.5),  # 64 * 32 registers per warp: 32 of 64 warps
         ("sm_80", 32, 128, 0, 1.0),
         ("sm_80", 65, 128, 0, 28 / 64),  # 72 after rounding: 28 warps
-        ("sm_75", 64, 128, 0, 1.0),  # only 32 warps to fill
+        ("sm_75", 64, 128, 0, 1.0),  # this architecture has 32 warps only
         ("sm_86", 40, 128, 0, 1.0),
         ("sm_80", 32, 128, 40 << 10, 16 / 64),  # 164 KB hold four blocks of 41 KB
         ("sm_80", 255, 1024, 0, 0.0),  # does not fit at all
     ],
 )
-def test_occupancy(
+def test_occupancy_follows_the_limits_of_the_architecture(
     architecture: str, registers: int, threads: int, shared: int, expected: float
 ) -> None:
     assert occupancy(architecture, registers, threads, shared) == pytest.approx(expected)
 
 
-def test_a_page_keeps_what_is_around_the_tables(tmp_path: Path) -> None:
+def test_writing_the_tables_keeps_the_rest_of_the_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"# Title\n{report.BEGIN}\nold\n{report.END}\nafter\n")
     report.write(page, "new")
@@ -160,7 +160,7 @@ def test_a_page_keeps_what_is_around_the_tables(tmp_path: Path) -> None:
         report.write(page, "new")
 
 
-def test_tables() -> None:
+def test_the_tables_show_the_figures_of_a_kernel() -> None:
     code = sass.MachineCode("k", 40, 0, 0)
     code.opcodes.update({"FFMA": 3, "FMUL.FTZ": 2, "LDG.E.128": 2, "STG.E": 1, "LDG.E.U16": 1})
     assert code.flops == 8

@@ -1,6 +1,6 @@
-"""Compiles the Triton kernels in several processes and keeps the results of an interrupted run.
+"""Compiles the Triton kernels in several processes and keeps their figures in a cache.
 
-The results are figures of the compiled kernels, in files named by the contents of the sources.
+An interrupted run keeps what it has. The name of a file is a hash of the source of its kernel.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from . import sass, triton_kernels
 from .sass import MachineCode, read_cubin
 from .triton_kernels import Kernel
 
-Announce = Callable[[str, int, int], None]  # what was done, how many are done, how many there are
+Announce = Callable[[str, int, int], None]  # what was done, the number done, the total
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one kernel compiled for one architecture. The code is read for NVIDIA only."""
+    """The figures of a kernel compiled for one architecture. ``code`` is None for AMD."""
 
     threads: int
     lanes: int
@@ -52,7 +52,7 @@ def figures(
 ) -> dict[tuple[Kernel, str], Figures]:
     """The figures of every kernel for every architecture, by kernel and architecture.
 
-    Those not yet in ``folder`` (the user's cache if None) are compiled by ``workers`` processes.
+    ``workers`` processes compile those that are not in ``folder`` (the user's cache if None).
     """
     folder = folder or _cache()
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def figures(
     done = len(wanted) - len(missing)
     announce("kept from before", done, len(wanted))
     if missing:
-        # Spawned, not forked: compilers have threads, which do not survive a fork.
+        # Processes are spawned because the threads of compilers do not survive a fork.
         with (
             tempfile.TemporaryDirectory(prefix="triton-") as own,
             ProcessPoolExecutor(
@@ -86,7 +86,7 @@ def figures(
                     done += 1
                     announce(f"{architecture}, {_name(kernel)}", done, len(wanted))
             except BaseException:
-                # Otherwise the pool would wait for all kernels that it has started.
+                # Otherwise the pool would wait for all kernels that are being compiled.
                 for child in multiprocessing.active_children():
                     child.terminate()
                 raise
@@ -94,7 +94,7 @@ def figures(
 
 
 def _own_triton_cache(folder: str) -> None:
-    """An empty cache for Triton: a kernel from its usual cache has no time of compilation."""
+    """Gives Triton an empty cache, so that it compiles every kernel and the time is measured."""
     os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(dir=folder)
     os.environ.pop("TRITON_INTERPRET", None)
 
@@ -148,7 +148,7 @@ def _note(assembly: str, key: str) -> int:
 
 
 def _name(kernel: Kernel) -> str:
-    what = kernel.variant if kernel.kind == "pass" else kernel.kind
+    what = kernel.operations if kernel.kind == "pass" else kernel.kind
     return f"{what}, d = {kernel.block_size}" if kernel.block_size else what
 
 

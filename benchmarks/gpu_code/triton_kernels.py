@@ -1,4 +1,4 @@
-"""Compiles the Triton kernels for any card, with no card present.
+"""Compiles the Triton kernels for any architecture; no GPU is needed.
 
 >>> from benchmarks.gpu_code.triton_kernels import compiled, kernels
 >>> for kernel in kernels([9], ["step"]):  # doctest: +SKIP
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-# The passes that MiniBlocks launches, by the kernel flags that are on.
-VARIANTS: dict[str, frozenset[str]] = {
+# The passes that MiniBlocks launches, and the kernel flags that each of them sets.
+PASSES: dict[str, frozenset[str]] = {
     "update": frozenset({"UPDATE"}),
     "invert": frozenset({"INVERT"}),
     "step": frozenset({"STEP"}),
@@ -43,8 +43,8 @@ class Kernel:
     """A kernel that MiniBlocks or spd_inverse launches, described as the compiler needs it."""
 
     kind: str  # pass, apply, dense or damping
-    block_size: int = 0  # 0 if it serves all
-    variant: str = ""  # of VARIANTS, or '' if it has none
+    block_size: int = 0  # 0 if it serves all sizes
+    operations: str = ""  # a key of PASSES, or '' if the kernel is not part of a pass
     dtype: str = "fp32"  # of parameters, gradients and momenta
     inverse_dtype: str = "fp32"
 
@@ -61,7 +61,7 @@ class Compiled:
 
 def kernels(
     block_sizes: Iterable[int],
-    variants: Iterable[str] = tuple(VARIANTS),
+    passes: Iterable[str] = tuple(PASSES),
     *,
     dtype: str = "fp32",
     inverse_dtype: str = "fp32",
@@ -70,23 +70,23 @@ def kernels(
 
     Args:
         block_sizes: 1 to 64.
-        variants: which passes over blocks, of ``VARIANTS``.
+        passes: keys of ``PASSES``.
         dtype: ``fp32``, ``bf16`` or ``fp16``.
         inverse_dtype: ``fp32`` or ``bf16``.
     """
-    variants = tuple(variants)
+    passes = tuple(passes)
     yield Kernel("damping")
     for d in block_sizes:
         yield Kernel("dense", d)
-        for variant in variants:
-            yield Kernel("pass", d, variant, dtype, inverse_dtype)
-            if "TARGETS" in VARIANTS[variant]:
-                yield Kernel("apply", d, variant, dtype)
+        for operations in passes:
+            yield Kernel("pass", d, operations, dtype, inverse_dtype)
+            if "TARGETS" in PASSES[operations]:
+                yield Kernel("apply", d, operations, dtype)
 
 
 @dataclass(frozen=True)
 class Source:
-    """Everything the compiler gets for a kernel and an architecture."""
+    """The inputs of the compiler for a kernel and an architecture."""
 
     function: Any
     constants: dict[str, Any]
@@ -96,13 +96,13 @@ class Source:
     target: Any
 
     def describe(self) -> str:
-        """A text that differs between sources that compile to different code."""
+        """A text that is different for sources that compile to different code."""
         parts = (self.constants, self.options, self.signature, self.target)
         return f"{self.function.cache_key} {parts}"
 
 
 def source_of(kernel: Kernel, architecture: str) -> Source:
-    """The source for an architecture, ``sm_80`` or ``gfx90a``, with the constants of a launch."""
+    """The source of a kernel for an architecture such as ``sm_80`` or ``gfx90a``."""
     from triton.backends.compiler import GPUTarget
 
     from mbf_kernels.backends.triton import choice
@@ -113,7 +113,7 @@ def source_of(kernel: Kernel, architecture: str) -> Source:
         else GPUTarget("hip", architecture, 64)
     )
     d, dtype = kernel.block_size, choice.TYPES[kernel.dtype]
-    flags = {flag: flag in VARIANTS.get(kernel.variant, ()) for flag in FLAGS}
+    flags = {flag: flag in PASSES.get(kernel.operations, ()) for flag in FLAGS}
     if kernel.kind == "damping":
         function, constants, options = choice.damping_launch()
     elif kernel.kind == "dense":

@@ -1,1 +1,1 @@
-"""Kernels against batched torch and other peers: ``python -m benchmarks.micro --help``."""
+"""Single kernels against batched torch and other peers: ``python -m benchmarks.micro --help``."""

@@ -1,4 +1,4 @@
-"""Which kernels are measured at which sizes: the presets of the command line."""
+"""The cases of each preset: which kernels are measured at which sizes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Kernel(str, Enum):
     EMA = "EMA"
     STEP = "step"
     FUSED = "fused"  # EMA, inverse and step in one call
-    AMORTISED = "amortised"  # the parts of step + EMA / 10 + inverse / 100
-    CALL = "call"  # overhead of one call with many small tensors
+    AMORTISED = "amortised"  # the kernels of step + EMA / 10 + inverse / 100
+    CALL = "call"  # the overhead of a call with many small tensors
 
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison. Without ``peers`` only our kernels and the copy take part."""
+    """One comparison. Without ``peers`` it has only our kernel and plain copies."""
 
     kernel: Kernel
     d: int
@@ -41,12 +41,12 @@ class Case:
 
 
 def inverse_blocks(d: int) -> int:
-    """Blocks for about 50 MB of dense matrices, in thousands: 160,000 for d = 9, 20,000 for 25."""
+    """Blocks for about 50 MB of dense matrices, at most 400,000; 160,000 for d = 9."""
     return min(400_000, 13_000_000 // d**2 // 1000 * 1000)
 
 
 def quick() -> list[Case]:
-    """A few seconds: does it work, and roughly how fast."""
+    """A few seconds, to see whether it works and roughly how fast."""
     return [
         *(Case(Kernel.INVERSE, d, 8_000) for d in (4, 9)),
         *(Case(kernel, 9, 32_000) for kernel in (Kernel.EMA, Kernel.STEP)),
@@ -69,7 +69,7 @@ def default() -> list[Case]:
 
 
 def full() -> list[Case]:
-    """Everything the table of targets and the plots need."""
+    """Everything that the table of targets and the plots need, in minutes."""
     streamed = (Kernel.EMA, Kernel.STEP)
     return [
         *(Case(Kernel.INVERSE, d, inverse_blocks(d)) for d in SWEPT_SIZES),

@@ -1,4 +1,4 @@
-"""The verdict on the result of each kernel, the same for every contender."""
+"""The verdict on the results of a kernel, which is the same for every contender."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ def check_fused(
     momenta: Tensor,
     bf16: bool = False,
 ) -> Verdict:
-    """All state and W and M after one EMA, inverse and step."""
-    # A rank-one term of size (1 - beta) |D|^2 adds to the largest eigenvalue only.
+    """G, P, W and M after one EMA, inverse and step."""
+    # The EMA adds a rank-one term of norm (1 - beta) |D|^2, which can only raise the largest
+    # eigenvalue by that much.
     condition = problem.condition + float(problem.grads.norm(dim=1).square().max())
     inverse_verdict = compare(
         inverse, problem.fused_inverse, inverse_tolerance(problem.d, condition, bf16)

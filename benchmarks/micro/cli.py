@@ -69,33 +69,35 @@ def _isas(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", "preset", flag_value="quick", help="A few seconds, small inputs.")
+@click.option(
+    "--quick", "preset", flag_value="quick", help="Small inputs only; takes a few seconds."
+)
 @click.option(
     "--full",
     "preset",
     flag_value="full",
-    help="Everything, minutes: all sizes and block counts, one and two threads, torch.compile, "
-    "and the table of targets.",
+    help="All block sizes and counts, one and two threads, torch.compile and the table of targets; "
+    "takes minutes.",
 )
 @click.option(
     "--threads",
     callback=_threads,
-    help="Thread counts, such as 1,2.  [default: 1; with --full 1,2]",
+    help="Thread counts to measure with, such as 1,2.  [default: 1; with --full 1,2]",
 )
 @click.option(
     "--isa",
     "isas",
     callback=_isas,
-    help="Instruction sets of the compiled kernels, separated by commas, or all.  "
-    "[default: the best one]",
+    help="Instruction sets of our CPU kernels to measure, separated by commas, or all.  "
+    "[default: the best one of this machine]",
 )
 @device_option
 @click.option(
     "--compile/--no-compile",
     "with_compile",
     default=None,
-    help="Let torch.compile of the batched torch code take part; needs a C++ compiler, and time "
-    "that is not counted.  [default: with --full]",
+    help="Also measure the batched torch code under torch.compile; needs a C++ compiler. The time "
+    "of compilation is not counted.  [default: only with --full]",
 )
 @click.option(
     "--output",
@@ -104,7 +106,13 @@ def _isas(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str
     show_default=True,
     help="Folder for micro.json and the plots.",
 )
-@click.option("--plots/--no-plots", "with_plots", default=True, show_default=True)
+@click.option(
+    "--plots/--no-plots",
+    "with_plots",
+    default=True,
+    show_default=True,
+    help="Whether to draw plots over block size and block count.",
+)
 def main(
     preset: str | None,
     threads: tuple[int, ...] | None,
@@ -116,9 +124,10 @@ def main(
 ) -> None:
     """Compare the kernels with batched torch, MKL Compact, plain copies and fused AdamW.
 
-    All contenders of a case run in this process and in turns. Every one is first verified against
-    a float64 computation; one that is wrong gets no figure. Without --quick or --full a run takes
-    about a minute. Ctrl-C prints what there is so far.
+    Each contender is first verified against a float64 computation; a wrong one gets no figure. All
+    contenders of a case run in this process, interleaved, so that a slow phase of the machine
+    affects all of them. Without --quick or --full a run takes about a minute. Ctrl-C ends a run
+    and prints what was measured until then.
     """
     preset = preset or "default"
     full = preset == "full"
@@ -140,7 +149,7 @@ def main(
     console.print(machine.headline(results.machine), highlight=False)
     _warn(console, results, threads)
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run keeps its figures too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run still reports
     start = time.perf_counter()
     interrupted = _run(console, results, preset, threads, isas, device, with_compile)
     seconds = time.perf_counter() - start
@@ -178,7 +187,7 @@ def _run(
     device: torch.device,
     with_compile: bool,
 ) -> bool:
-    """Fills ``results``; True if Ctrl-C ended it early."""
+    """Fills ``results``. Returns whether Ctrl-C ended it early."""
     chosen = PRESETS[preset]()
     with progress_bar(console) as progress:
         total = len(chosen) * len(threads) * len(isas)

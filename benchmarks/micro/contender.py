@@ -1,4 +1,4 @@
-"""What takes part in a comparison."""
+"""A contender: one implementation that takes part in a comparison."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Role(str, Enum):
     """What a contender is compared as."""
 
     OURS = "ours"
-    BATCHED_TORCH = "batched torch"  # the baseline of speed-ups: the quickest one counts
+    BATCHED_TORCH = "batched torch"  # the quickest of these is the baseline of speed-ups
     PEER = "peer"
-    COPY = "copy"  # the byte limit of the inverse: the quickest one counts
+    COPY = "copy"  # the quickest of these is the byte limit of the inverse
     ADAMW = "fused AdamW"  # the byte limit of everything else
 
 
@@ -26,8 +26,8 @@ class Contender:
     """One way to do the work of a case.
 
     Args:
-        run: the timed call. Its first result, from untouched inputs, goes to ``verify``.
-        bytes_per_block: by the byte model.
+        run: the timed call. ``verify`` gets the result of the first one, from fresh inputs.
+        bytes_per_block: what the byte model says.
         prepare: untimed work before every timed call.
     """
 

@@ -1,4 +1,4 @@
-"""The floating-point peak of the machine's cores, measured with nothing but multiply-adds."""
+"""The floating-point peak of the CPU, measured with a loop of multiply-adds in registers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("fma_peak.cpp")
 FLAGS = ("-std=c++17", "-O2", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
-CHAINS = 12  # as in the source
+CHAINS = 12  # as in fma_peak.cpp
 ROUNDS = 4_000_000
 TRIES = 5
 
 
 def fma_peak(threads: int) -> float | None:
-    """GF/s of ``threads`` cores, or None where the little loop cannot be compiled."""
+    """GF/s of ``threads`` threads, or None if the loop cannot be compiled."""
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     if compiler is None:
         return None
@@ -28,10 +28,10 @@ def fma_peak(threads: int) -> float | None:
         command = [compiler, *FLAGS, str(SOURCE), "-o", str(library)]
         if subprocess.run(command, capture_output=True, check=False).returncode != 0:
             return None
-        loop = ctypes.CDLL(str(library)).fma_loop  # ctypes calls without the interpreter lock
+        loop = ctypes.CDLL(str(library)).fma_loop  # ctypes releases the interpreter lock
         loop.restype = ctypes.c_int64
-        numbers = ctypes.POINTER(ctypes.c_float)
-        loop.argtypes = [ctypes.c_int64, numbers, numbers]
+        floats = ctypes.POINTER(ctypes.c_float)
+        loop.argtypes = [ctypes.c_int64, floats, floats]
         start = (ctypes.c_float * CHAINS)(*(0.1 * (chain + 1) for chain in range(CHAINS)))
 
         def run(_: int) -> int:

@@ -1,4 +1,4 @@
-"""What the machine can move: plain copies and fused AdamW."""
+"""Contenders that show how many bytes the machine can move: plain copies and fused AdamW."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ ADAMW_DECAY = 1e-2
 def adamw(problem: Problem) -> Contender:
     """torch's fused AdamW kernel on as many parameters as the blocks have.
 
-    The kernel itself, as ``torch.optim.AdamW(fused=True)`` calls it: the optimizer's Python around
-    it would make the limit look slower than it is.
+    It calls the kernel of ``torch.optim.AdamW(fused=True)`` directly: the Python code of the
+    optimizer would make the limit look slower than it is.
     """
     params = problem.as_tensors(problem.params)
     grads = problem.as_tensors(problem.grads)
@@ -61,11 +61,11 @@ def adamw(problem: Problem) -> Contender:
 
 
 def _copy_buffers(problem: Problem) -> tuple[Tensor, Tensor]:
-    """G as packed float32 triangles and room for P, on large pages like the state of MiniBlocks."""
-    numbers = byte_model.triangle_bytes(problem.d) // 4
+    """Packed float32 triangles of G, and memory for P, on large pages as in MiniBlocks."""
+    triangle = byte_model.triangle_bytes(problem.d) // 4
     buffers = []
     for _ in range(2):
-        buffer = torch.empty(problem.blocks, numbers, device=problem.device)
+        buffer = torch.empty(problem.blocks, triangle, device=problem.device)
         if EXTENSION is not None and problem.device.type == "cpu":
             EXTENSION.advise_huge_pages(buffer.data_ptr(), 4 * buffer.numel())
         buffers.append(buffer.zero_())
@@ -82,7 +82,7 @@ def copies(problem: Problem) -> list[Contender]:
 
     def verify(_: object) -> Verdict:
         verdict = compare(target, problem.stats.double()[:, rows, cols], tolerance=1e-30)
-        target.zero_()  # the next copy into the same memory must earn its own verdict
+        target.zero_()  # so that the next copy into the same memory is verified by itself
         return verdict
 
     bytes_per_block = byte_model.inverse_bytes(problem.d)

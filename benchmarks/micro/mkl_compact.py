@@ -1,7 +1,7 @@
-"""Intel MKL's Compact routines, the closest existing library: an optional peer.
+"""Intel MKL's Compact routines, an optional peer and the existing library closest to ours.
 
-They work on interleaved batches as our kernels do. Packing into their format is not timed. MKL
-picks the format for the CPU; on CPUs of other makers that may be narrower than the CPU's vectors.
+Like our kernels they work on interleaved batches. Packing into their format is not timed. MKL picks
+the format; on CPUs of other makers it may be narrower than the CPU's vectors.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def _candidates() -> Iterator[str]:
 
 @lru_cache(maxsize=1)
 def load() -> ctypes.CDLL:
-    """libmkl_rt, single-threaded: threads are ours, one slice of the batch each.
+    """Loads libmkl_rt for use on one thread: we divide a batch among threads of our own.
 
     Raises:
-        OSError: it is not there or cannot be loaded; the message says how to get it.
+        OSError: it is missing or cannot be loaded; the message says how to get it.
     """
     failures = []
     for path in _candidates():
@@ -78,7 +78,7 @@ def load() -> ctypes.CDLL:
 
 
 class CompactBatch:
-    """Matrices ``(N, d, d)`` in MKL's format, and their inverses by either of its routes."""
+    """Matrices ``(N, d, d)`` in MKL's format, and two ways to invert them."""
 
     def __init__(self, library: ctypes.CDLL, matrices: Tensor) -> None:
         self.library = library
@@ -86,7 +86,7 @@ class CompactBatch:
         self.format = int(library.mkl_get_format_compact())
         size = library.mkl_sget_size_compact(self.d, self.d, self.format, self.count)
         self.packed = torch.zeros(size // 4)
-        self.right = torch.empty(0)  # the right-hand sides of the Cholesky route
+        self.right = torch.empty(0)  # right-hand sides for Cholesky
         self.work = torch.empty(max(1, self.d * self.d * 64))
         self.original = self._pack(matrices)
         self.packed.copy_(self.original)
@@ -101,7 +101,7 @@ class CompactBatch:
         return packed
 
     def unpack(self, packed: Tensor) -> Tensor:
-        """``(N, d, d)``, as long as the result is symmetric."""
+        """The matrices ``(N, d, d)`` of a packed batch; they have to be symmetric."""
         out = torch.empty(self.count, self.d, self.d)
         self.library.mkl_sgeunpack_compact(
             COLUMN_MAJOR, self.d, self.d, _pointers(out), self.d, _address(packed), self.d,
@@ -110,7 +110,7 @@ class CompactBatch:
         return out
 
     def invert_lu(self) -> None:
-        """LU without pivoting, then the inverse, in place: a second call gives the matrix back."""
+        """LU without pivoting, then the inverse, in place: a second call restores the matrix."""
         d, packed = self.d, _address(self.packed)
         info = ctypes.byref(self.info)
         self.library.mkl_sgetrfnp_compact(
@@ -122,7 +122,7 @@ class CompactBatch:
         )  # fmt: skip
 
     def prepare_cholesky(self) -> None:
-        """The matrix again, and identities as right-hand sides."""
+        """Restores the matrices, and sets the right-hand sides to identities."""
         self.packed.copy_(self.original)
         if self.right.numel() == 0:
             self.identities = self._pack(torch.eye(self.d).repeat(self.count, 1, 1))
@@ -130,7 +130,7 @@ class CompactBatch:
         self.right.copy_(self.identities)
 
     def invert_cholesky(self) -> None:
-        """Cholesky, then two triangular solves: MKL Compact has no inverse from a Cholesky."""
+        """Cholesky and two triangular solves: MKL Compact cannot invert from a Cholesky factor."""
         d, packed, right = self.d, _address(self.packed), _address(self.right)
         self.library.mkl_spotrf_compact(
             COLUMN_MAJOR, LOWER, d, packed, d, ctypes.byref(self.info), self.format, self.count
@@ -153,7 +153,7 @@ def _pointers(matrices: Tensor) -> ctypes.Array[ctypes.c_void_p]:
 
 
 def contenders(problem: Problem) -> list[Contender | Absent]:
-    """Both routes to the inverse, on torch's number of threads."""
+    """Both ways to invert, on torch's number of threads."""
     name = "MKL Compact"
     if problem.device.type != "cpu":
         return [Absent(name, f"runs on the CPU only, not on {problem.device}")]
@@ -166,13 +166,13 @@ def contenders(problem: Problem) -> list[Contender | Absent]:
     pool = ThreadPoolExecutor(threads)
 
     def batches() -> list[CompactBatch]:
-        return [CompactBatch(library, part) for part in matrices.tensor_split(threads)]
+        return [CompactBatch(library, chunk) for chunk in matrices.tensor_split(threads)]
 
-    def on_all(method: Callable[[CompactBatch], None], parts: list[CompactBatch]) -> None:
-        if len(parts) == 1:
-            method(parts[0])
+    def on_all(method: Callable[[CompactBatch], None], chunks: list[CompactBatch]) -> None:
+        if len(chunks) == 1:
+            method(chunks[0])
         else:
-            list(pool.map(method, parts))
+            list(pool.map(method, chunks))
 
     lu, cholesky = batches(), batches()
     width = FORMATS.get(lu[0].format, str(lu[0].format))

@@ -18,7 +18,7 @@ from .cases import Kernel
 from .contender import Role
 from .results import CaseResult, Results
 
-# Hues differ for the eye, lightness and markers for a grey print; lines tell the roles apart.
+# Line styles tell the roles apart; lightness and markers keep lines distinct in a grey print.
 LOOKS = {
     Role.OURS: (("#000000", "o", "-"), ("#0060ad", "s", "-"), ("#6a3d9a", "D", "-")),
     Role.BATCHED_TORCH: (("#c1440e", "^", "--"), ("#e8963a", "v", "--")),
@@ -42,14 +42,14 @@ TITLES = {
 
 @dataclass
 class Line:
-    """One contender's points: block size or count, and its figure."""
+    """The points of one contender: (block size or count, figure)."""
 
     role: Role
     points: list[tuple[int, float]] = field(default_factory=list)
 
 
 class Lines(dict[str, Line]):
-    """Lines by contender, with a look for each that depends on its role and order."""
+    """Lines by contender; the look of a line depends on its role and order."""
 
     def add(self, name: str, role: Role, x: int, y: float) -> None:
         self.setdefault(name, Line(role)).points.append((x, y))
@@ -60,7 +60,7 @@ class Lines(dict[str, Line]):
 
 
 def write_plots(results: Results, folder: Path) -> list[Path]:
-    """One picture per kernel over block size and one over block count, where there is a range."""
+    """Writes a plot over block size per kernel and one over block count, if several were run."""
     written = []
     settings = dict.fromkeys((r.threads, r.isa) for r in results.cases)
     for threads, isa in settings:
@@ -85,7 +85,7 @@ def write_plots(results: Results, folder: Path) -> list[Path]:
 
 
 def _one_per_size(chosen: list[CaseResult]) -> list[CaseResult]:
-    """One case a size: that of the size sweep, which is the first of its size."""
+    """The first case of each size, which is that of the size sweep."""
     first: dict[int, CaseResult] = {}
     for result in chosen:
         if result.case.peers:
@@ -124,7 +124,7 @@ def _plot_by_size(chosen: list[CaseResult], title: str, path: Path) -> None:
 
 
 def _thinned(sizes: list[int]) -> list[int | str]:
-    """Blanks for sizes too close to the one before on a logarithmic axis."""
+    """Labels of the sizes; those too close to the one before on a logarithmic axis are blank."""
     shown: list[int | str] = []
     last = 0
     for d in sizes:

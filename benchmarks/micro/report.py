@@ -36,7 +36,7 @@ def _times(value: float | None) -> str:
 
 
 def print_results(console: Console, results: Results) -> None:
-    """The main table of every thread count and instruction set, then the two special ones."""
+    """Prints the tables of every thread count and instruction set."""
     settings = dict.fromkeys((r.threads, r.isa) for r in results.cases)
     for threads, isa in settings:
         chosen = [r for r in results.cases if (r.threads, r.isa) == (threads, isa)]
@@ -57,11 +57,11 @@ def print_results(console: Console, results: Results) -> None:
 def _main_table(chosen: list[CaseResult], where: str, peak: float | None) -> Table:
     caption = (
         "ns/block: quickest sample. Speed-up: over the quickest batched torch. GB/s: by the byte "
-        "model. Of limit: of the GB/s a plain copy (inverse, count sweeps) or fused AdamW moves in "
-        "the same run."
+        "model. Of limit: relative to the GB/s of a plain copy (inverse, count sweeps) or of fused "
+        "AdamW in the same run."
     )
     if peak is not None:
-        caption += f" Of peak: of {peak:.0f} GF/s, a loop of multiply-adds on registers alone."
+        caption += f" Of peak: relative to {peak:.0f} GF/s of a loop of multiply-adds in registers."
     table = Table(title=f"Kernels, {where}", caption=caption, caption_justify="left")
     for column in ("kernel", "d", "blocks"):
         table.add_column(column, justify="left" if column == "kernel" else "right", no_wrap=True)
@@ -99,7 +99,7 @@ def _cells(result: CaseResult, m: Measurement, peak: float | None) -> list[Text]
 def _amortised_table(chosen: list[CaseResult], where: str) -> Table:
     table = Table(
         title=f"step + EMA / 10 + inverse / 100, {where}",
-        caption="Parts and fused AdamW were timed in turns.",
+        caption="The three kernels and fused AdamW were timed interleaved.",
         caption_justify="left",
     )
     for column in ("d", "blocks", "implementation", "ns/block", "of fused AdamW's time"):
@@ -134,7 +134,7 @@ def _call_table(chosen: list[CaseResult], where: str) -> Table:
 
 
 def write_json(path: Path, results: Results, found: list[Target]) -> None:
-    """Machine, options, raw samples, derived figures and targets."""
+    """Writes machine, options, raw samples, derived figures and targets."""
     content = results.as_json()
     content["targets"] = [vars(target) for target in found]
     path.write_text(json.dumps(content, indent=2) + "\n")

@@ -17,7 +17,7 @@ INVERSE_EVERY = 100
 
 @dataclass(frozen=True)
 class Measurement:
-    """One contender in one case. ``problem`` says why there are no samples."""
+    """One contender in one case. If it has no samples, ``problem`` says why."""
 
     contender: str
     role: Role
@@ -30,18 +30,18 @@ class Measurement:
 
     @property
     def best(self) -> float:
-        """Seconds per call, the least."""
+        """The least seconds per call."""
         return min(self.samples)
 
     @property
     def median(self) -> float:
-        """Seconds per call, in the middle."""
+        """The median of the seconds per call."""
         return statistics.median(self.samples)
 
 
 @dataclass(frozen=True)
 class CaseResult:
-    """All contenders of one case, timed in turns."""
+    """All contenders of one case, timed interleaved."""
 
     case: Case
     threads: int
@@ -49,7 +49,7 @@ class CaseResult:
     measurements: tuple[Measurement, ...]
 
     def measured(self, role: Role | None = None) -> list[Measurement]:
-        """Those with a verified figure."""
+        """The contenders with a verified figure, of one role or of all."""
         return [m for m in self.measurements if m.samples and role in (None, m.role)]
 
     def exactly(self, name: str) -> Measurement | None:
@@ -57,7 +57,7 @@ class CaseResult:
         return next((m for m in self.measured() if m.contender == name), None)
 
     def named(self, prefix: str) -> Measurement | None:
-        """The quickest verified contender whose name starts so."""
+        """The quickest verified contender whose name starts with ``prefix``."""
         return _quickest(m for m in self.measured() if m.contender.startswith(prefix))
 
     def ns(self, measurement: Measurement) -> float:
@@ -70,28 +70,28 @@ class CaseResult:
 
     @property
     def baseline(self) -> Measurement | None:
-        """Batched torch, the quickest variant."""
+        """The quickest contender of batched torch."""
         return _quickest(self.measured(Role.BATCHED_TORCH))
 
     def speedup(self, measurement: Measurement) -> float | None:
-        """Times as fast as batched torch; limits do other work and have none."""
+        """How many times as fast as batched torch; limits do other work and have no speed-up."""
         if self.baseline is None or measurement.role in (Role.COPY, Role.ADAMW):
             return None
         return self.baseline.best / measurement.best
 
     @property
     def limit(self) -> Measurement | None:
-        """What the bytes are held against: a copy for inverse and count sweeps, else AdamW."""
+        """The limit for bytes per second: a copy for the inverse and count sweeps, else AdamW."""
         copied = self.case.kernel is Kernel.INVERSE or not self.case.peers
         role = Role.COPY if copied else Role.ADAMW
         return _quickest(self.measured(role))
 
     def share_of_limit(self, measurement: Measurement) -> float | None:
-        """GB/s relative to the limit's in the same round-robin."""
+        """GB/s relative to those of the limit in the same case."""
         return self.gbps(measurement) / self.gbps(self.limit) if self.limit else None
 
     def gflops(self, measurement: Measurement) -> float | None:
-        """GF/s of an inverse."""
+        """GF/s of an inverse; None for anything else."""
         if self.case.kernel is not Kernel.INVERSE or measurement.role is Role.COPY:
             return None  # a copy computes nothing
         return byte_model.inverse_flops(self.case.d) / self.ns(measurement)
@@ -110,7 +110,8 @@ class Amortised:
     of_adamw: float
 
 
-AMORTISED_PARTS = {
+# The contenders for step, EMA and inverse of each implementation.
+AMORTISED_KERNELS = {
     "mbf, float32 P": ("mbf step_", "mbf update_", "mbf invert_"),
     "mbf, bf16 P": ("mbf step_, bf16 P", "mbf update_", "mbf invert_, bf16 P"),
     "batched torch": (
@@ -122,11 +123,11 @@ AMORTISED_PARTS = {
 
 
 def amortised(result: CaseResult) -> list[Amortised]:
-    """The mixed figure of an ``amortised`` case, against fused AdamW in the same round-robin."""
+    """The amortised time of each implementation, also relative to fused AdamW in the same case."""
     figures: list[Amortised] = []
     adamw = result.limit
-    for name, parts in AMORTISED_PARTS.items():
-        step, ema, inverse = (result.exactly(part) for part in parts)
+    for name, kernels in AMORTISED_KERNELS.items():
+        step, ema, inverse = (result.exactly(kernel) for kernel in kernels)
         if adamw is None or step is None or ema is None or inverse is None:
             continue
         seconds = step.best + ema.best / EMA_EVERY + inverse.best / INVERSE_EVERY

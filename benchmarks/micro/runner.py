@@ -1,4 +1,4 @@
-"""Runs one case: builds its contenders, verifies them, times those that passed."""
+"""Runs one case: builds its contenders, verifies them and times those that pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from mbf_kernels.extension import EXTENSION
 
 from ..common.problem import Problem
-from ..common.timing import Entrant, Plan, round_robin, timer_for
+from ..common.timing import Entrant, Plan, time_interleaved, timer_for
 from . import limits, mkl_compact, ours, torch_contenders
 from .cases import CALL_TENSORS, Case, Kernel
 from .contender import Absent, Contender, Role
@@ -19,10 +19,10 @@ from .torch_contenders import compiled
 
 
 def contenders(case: Case, problem: Problem, with_compile: bool) -> list[Contender | Absent]:
-    """Everyone who takes part in a case."""
-    found: list[Contender | Absent] = list(_our_side(case, problem))
+    """All contenders of a case."""
+    found: list[Contender | Absent] = list(_our_contenders(case, problem))
     if case.peers:
-        found += _other_side(case, problem, with_compile)
+        found += _other_contenders(case, problem, with_compile)
     if case.kernel is Kernel.INVERSE or not case.peers:
         found += limits.copies(problem)
     if case.kernel is not Kernel.INVERSE and case.peers:
@@ -30,7 +30,7 @@ def contenders(case: Case, problem: Problem, with_compile: bool) -> list[Contend
     return found
 
 
-def _our_side(case: Case, problem: Problem) -> list[Contender]:
+def _our_contenders(case: Case, problem: Problem) -> list[Contender]:
     if not case.peers:
         alone = {Kernel.INVERSE: ours.inverse, Kernel.EMA: ours.ema, Kernel.STEP: ours.step}
         return [alone[case.kernel](problem)]
@@ -45,13 +45,13 @@ def _our_side(case: Case, problem: Problem) -> list[Contender]:
         case Kernel.FUSED:
             return [ours.fused(problem), ours.fused(problem, bf16=True)]
         case Kernel.AMORTISED:
-            parts = [f(problem, bf16) for f in (ours.step, ours.inverse) for bf16 in (False, True)]
-            return [*parts, ours.ema(problem)]
+            both = [f(problem, bf16) for f in (ours.step, ours.inverse) for bf16 in (False, True)]
+            return [*both, ours.ema(problem)]
         case Kernel.CALL:
             return [f(problem) for f in (ours.step, ours.fused, ours.ema, ours.inverse)]
 
 
-def _other_side(case: Case, problem: Problem, with_compile: bool) -> list[Contender | Absent]:
+def _other_contenders(case: Case, problem: Problem, with_compile: bool) -> list[Contender | Absent]:
     wraps = (compiled,) if with_compile else ()
     peers = torch_contenders
     match case.kernel:
@@ -72,7 +72,7 @@ def _other_side(case: Case, problem: Problem, with_compile: bool) -> list[Conten
 
 
 def admit(contender: Contender) -> Measurement:
-    """Runs a contender once from untouched inputs; its verdict decides whether it is timed."""
+    """Runs a contender once from fresh inputs; the verdict decides whether it is timed."""
     try:
         if contender.prepare is not None:
             contender.prepare()
@@ -101,7 +101,7 @@ def run_case(
     with_compile: bool,
     announce: Callable[[str], None],
 ) -> CaseResult:
-    """Measures one case; ``announce`` is told what is going on."""
+    """Measures one case; ``announce`` gets a line about each stage."""
     torch.set_num_threads(threads)
     if EXTENSION is not None and isa:
         EXTENSION.select_isa(isa)
@@ -124,9 +124,9 @@ def run_case(
             entrants[len(measurements)] = Entrant(contender.run, contender.prepare)
         measurements.append(measurement)
 
-    announce(f"{case}: timing {len(entrants)} contenders in turns")
-    turns = plan if case.peers else _cold(plan)
-    round_robin(list(entrants.values()), timer_for(device), turns)
+    announce(f"{case}: timing {len(entrants)} contenders, interleaved")
+    chosen = plan if case.peers else _cold(plan)
+    time_interleaved(list(entrants.values()), timer_for(device), chosen)
     for i, entrant in entrants.items():
         measurements[i] = replace(
             measurements[i], samples=tuple(entrant.samples), calls_per_sample=entrant.number
@@ -135,5 +135,5 @@ def run_case(
 
 
 def _cold(plan: Plan) -> Plan:
-    """Sizes are compared with each other: no repeats, so that the small ones are not warmer."""
+    """A plan without repeats, for cases of different sizes: repeats would favour small inputs."""
     return Plan(plan.rounds, plan.seconds, sample_seconds=0.0, least=plan.least)

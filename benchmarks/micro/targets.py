@@ -1,4 +1,4 @@
-"""The figures the kernels are meant to reach, and those of a run beside them."""
+"""The figures that the kernels should reach, and what a run reached."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _ratio(above: float | None, below: float | None) -> float | None:
 
 
 def targets(results: Results) -> list[Target]:
-    """All targets in the order of their importance."""
+    """All targets, the most important ones first."""
     return [
         *_inverse_speedups(results),
         *_ahead_of_mkl(results),
@@ -163,7 +163,7 @@ def _flatness(results: Results) -> list[Target]:
 
 
 def _two_threads(results: Results) -> list[Target]:
-    # The inverse is bound by arithmetic, not by memory, in the cache and from d = 16 on.
+    # These inverses are bound by arithmetic, not by memory: in the cache, and from d = 16 on.
     cases = [Case(Kernel.INVERSE, 9, IN_CACHE_BLOCKS), *(_inverse_case(d) for d in (16, 25, 49))]
     return [
         at_least(

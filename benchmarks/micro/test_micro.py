@@ -1,6 +1,6 @@
 """The main kernels under pytest-benchmark: ``pytest benchmarks/micro --benchmark-enable``.
 
-Ours and batched torch stand side by side, one group per kernel and block size. Every contender is
+Each kernel and block size is a group with our kernels and batched torch in it. Every contender is
 verified against float64 before it is timed.
 """
 
@@ -46,10 +46,10 @@ def one_thread() -> Iterator[None]:
     ("kernel", "name"), [(kernel, name) for kernel, names in CONTENDERS.items() for name in names]
 )
 # The benchmark fixture has no public type.
-def test_kernel(benchmark, kernel: str, name: str, d: int) -> None:  # type: ignore[no-untyped-def]
+def test_a_verified_kernel(benchmark, kernel: str, name: str, d: int) -> None:  # type: ignore[no-untyped-def]
     benchmark.group = f"{kernel}, d = {d}, {BLOCKS[d]:,} blocks"
     contender = CONTENDERS[kernel][name](Problem(d, BLOCKS[d], torch.device("cpu")))
-    verdict = admit(contender)
-    assert not verdict.problem, f"{contender.name}: {verdict.problem}"
-    benchmark.extra_info["error"] = verdict.error
+    measurement = admit(contender)
+    assert not measurement.problem, f"{contender.name}: {measurement.problem}"
+    benchmark.extra_info["error"] = measurement.error
     benchmark.pedantic(contender.run, rounds=12, iterations=1, warmup_rounds=2)

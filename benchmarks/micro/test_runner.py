@@ -1,4 +1,4 @@
-"""A benchmark that accepts wrong results measures nothing: wrong contenders must be refused."""
+"""Contenders with wrong results are refused: a benchmark that accepts them measures nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .runner import admit
 PROBLEM = Problem(5, PERIOD + 100, torch.device("cpu"))
 
 
-def test_a_right_result_is_admitted() -> None:
+def test_a_correct_result_is_admitted() -> None:
     measurement = admit(torch_contenders.inverse(PROBLEM))
     assert measurement.problem == ""
     assert measurement.error is not None
@@ -41,7 +41,7 @@ def test_a_wrong_result_is_refused(spoil) -> None:  # type: ignore[no-untyped-de
     assert admit(replace(right, run=run)).problem.startswith("wrong result")
 
 
-def test_a_failure_is_a_row_and_not_the_end_of_the_run() -> None:
+def test_an_exception_is_reported_and_does_not_end_the_run() -> None:
     def run() -> None:
         raise RuntimeError("no compiler\nand a long trace")
 

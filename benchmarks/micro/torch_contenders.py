@@ -1,7 +1,7 @@
-"""Batched torch of the same algorithm on dense tensors, eager and compiled.
+"""The same algorithm in batched torch on dense tensors, eager and compiled.
 
-torch is given every convenience: matrices that are already damped for the inverse, and in-place
-operations everywhere else.
+torch gets every advantage: the matrices to invert are already damped, and all other operations are
+in place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def compiled(function: Callable[..., object]) -> Callable[..., object]:
     import torch._inductor.config as inductor
 
     torch._dynamo.reset()
-    inductor.cpp.threads = torch.get_num_threads()  # part of the key of its cache on disk
+    inductor.cpp.threads = torch.get_num_threads()  # this enters the key of its cache on disk
     return torch.compile(function, dynamic=False)
 
 
@@ -41,13 +41,13 @@ def _role(wrap: Compile) -> Role:
 
 
 def cholesky_inverse(matrices: Tensor) -> Tensor:
-    """``(N, d, d)`` to their inverses."""
+    """The inverses of ``(N, d, d)`` matrices."""
     factor, _ = torch.linalg.cholesky_ex(matrices)
     return torch.cholesky_inverse(factor)
 
 
 def ema_addcmul_(stats: Tensor, grads: Tensor) -> None:
-    """The EMA of outer products, elementwise."""
+    """The EMA of outer products by elementwise operations."""
     stats.mul_(BETA).addcmul_(grads.unsqueeze(-1), grads.unsqueeze(-2), value=1 - BETA)
 
 
@@ -127,7 +127,7 @@ def step(problem: Problem, wrap: Compile = _eager) -> Contender:
 
 
 def fused(problem: Problem, wrap: Compile = _eager) -> Contender:
-    """The three in sequence."""
+    """EMA, inverse and step in sequence."""
     stats = problem.everywhere(problem.stats)
     params = problem.everywhere(problem.params)
     grads = problem.everywhere(problem.grads)

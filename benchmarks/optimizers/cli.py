@@ -61,24 +61,36 @@ def _threads(_: click.Context, __: click.Parameter, value: int) -> int:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", "preset", flag_value="quick", help="Under a minute: small networks.")
 @click.option(
-    "--full", "preset", flag_value="full", help="All networks, with patience for slow contenders."
+    "--quick", "preset", flag_value="quick", help="Two small networks; takes less than a minute."
+)
+@click.option(
+    "--full",
+    "preset",
+    flag_value="full",
+    help="All networks, and up to 15 minutes for a slow contender on each of them.",
 )
 @click.option(
     "--networks",
     callback=_networks,
-    help=f"Separated by commas, or all: {', '.join(NETWORKS)}.  "
+    help=f"Networks to measure, separated by commas, or all: {', '.join(NETWORKS)}.  "
     f"[default: {','.join(PRESETS['default'])}]",
 )
 @click.option(
     "--patience",
     type=click.FloatRange(min=0),
-    help="Seconds a contender may take on one network at the least; one that would take longer "
-    f"is left out.  [default: {PLANS['default'].patience:.0f}]",
+    help="A contender is left out of a network where the fewest steps that give a figure would "
+    f"take more seconds than this.  [default: {PLANS['default'].patience:.0f}]",
 )
 @device_option
-@click.option("--threads", type=int, default=1, show_default=True, callback=_threads)
+@click.option(
+    "--threads",
+    type=int,
+    default=1,
+    show_default=True,
+    callback=_threads,
+    help="Number of threads of torch and of our kernels.",
+)
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -96,12 +108,15 @@ def main(
 ) -> None:
     """Time whole optimizer steps on the parameters of real networks.
 
-    Gradients are random and nothing flows through the networks: what is timed is step() alone.
-    MBF keeps its usual schedule, statistics every 10 steps and inverses every 100, from step 101
-    on. All contenders run in this process and in turns. Where two steps lead is first verified
-    against a float64 computation; a contender that is wrong gets no figure. Shampoo and SOAP
-    (pytorch_optimizer, with its defaults) take as many steps as there is time for, and are left
-    out where even a few would take too long. Ctrl-C prints what there is so far.
+    Only step() is timed: gradients are random, and the networks are never called. MBF is timed from
+    step 101 on, when it updates statistics every 10 steps and inverses every 100. Its time per step
+    is amortised over these 100 steps.
+
+    The first two steps of each contender are verified against a float64 computation; a wrong
+    contender gets no figure. All contenders run in this process, interleaved, so that a slow phase
+    of the machine affects all of them. Shampoo and SOAP (of pytorch_optimizer, with its defaults)
+    take as many steps as there is time for, and are left out where even a few would take too long.
+    Ctrl-C ends a run and prints what was measured until then.
     """
     preset = preset or "default"
     chosen = networks or PRESETS[preset]
@@ -114,7 +129,7 @@ def main(
     console.print(machine.headline(results.machine), highlight=False)
     _warn(console, results)
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run keeps its figures too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run still reports
     start = time.perf_counter()
     plan = PLANS[preset]
     if patience is not None:
@@ -153,7 +168,7 @@ def _run(
     chosen: tuple[str, ...],
     device: torch.device,
 ) -> bool:
-    """Fills ``results``; True if Ctrl-C ended it early."""
+    """Fills ``results``. Returns whether Ctrl-C ended it early."""
     with progress_bar(console) as progress:
         task = progress.add_task("", total=len(chosen) + (preset != "quick"))
 
@@ -169,13 +184,15 @@ def _run(
                 if not console.is_terminal:
                     click.echo(f"{len(results.networks)}/{len(chosen)} {name}", err=True)
             if preset != "quick":
-                _measure_parts(results, announce, device)
+                _measure_single_figures(results, announce, device)
         except KeyboardInterrupt:
             return True
     return False
 
 
-def _measure_parts(results: Results, announce: Callable[[str], None], device: torch.device) -> None:
+def _measure_single_figures(
+    results: Results, announce: Callable[[str], None], device: torch.device
+) -> None:
     announce("Python of a step")
     ours = next(c for c in everyone() if isinstance(c, Contender) and c.name == MBF_BARE)
     results.overhead_seconds = python_overhead(NETWORKS["resnet32"], ours)

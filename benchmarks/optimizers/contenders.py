@@ -1,4 +1,4 @@
-"""Who takes part: MBF in its variants, torch's own optimizers, Shampoo and SOAP."""
+"""The contenders: MBF with several settings, torch's own optimizers, Shampoo and SOAP."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Environment = Callable[[], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Form:
-    """An optimizer to build, and the cycle of its steps."""
+    """How to build an optimizer, and the cycle of its steps."""
 
     build: Callable[[nn.Module], Optimizer]
     cycle: Cycle
@@ -65,13 +65,13 @@ class Contender:
     """One optimizer with its settings.
 
     Args:
-        form: as users have it.
-        short: a form with more frequent refreshes, for networks on which a whole cycle of the
-            first takes too long; None where it would say nothing.
-        rule: decides where its first steps lead; None if that is not ours to define.
-        environment: entered for building and for every step.
-        first_step: seconds the first step will take at the least, if it is known to be slow.
-        bf16: the inverse is stored in bfloat16.
+        form: the optimizer as users have it.
+        short: a form with more frequent refreshes, for networks on which a whole cycle of ``form``
+            takes too long; None if its figure would mean nothing.
+        rule: predicts the first two steps; None if we do not define the optimizer.
+        environment: a context in which it is built and stepped.
+        first_step: estimates the least seconds of the first step, if that may be slow.
+        bf16: whether inverses are stored in bfloat16.
     """
 
     name: str
@@ -156,7 +156,7 @@ def _mbf(
         ),
         cycle.MBF_PERIOD,
     )
-    # Spreading refreshes over a shorter period would be another distribution.
+    # Staggered over a shorter period, refreshes would be distributed differently.
     short = None if stagger else Form(build_short, cycle.MBF_SHORT)
     return Contender(
         name,

@@ -1,4 +1,4 @@
-"""Which steps of an optimizer stand for its time: a whole period of its refreshes."""
+"""The cycle of an optimizer: the steps of one refresh period, over which its time is averaged."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ INVERSE_EVERY = 100
 
 @dataclass(frozen=True)
 class Cycle:
-    """Steps that repeat: step ``k`` is at place ``k % len(weights)``.
+    """Steps that repeat; step ``k`` is at the place ``k % len(weights)``.
 
     Args:
-        weights: how much a step at each place counts in the mean; they add up to 1.
-        warm_up: steps before the first one that is timed.
+        weights: the weight in the mean of the step at each place; their sum is 1.
+        warm_up: the number of steps before the first timed one.
     """
 
     weights: tuple[float, ...]
@@ -26,24 +26,24 @@ class Cycle:
         return len(self.weights)
 
     def place(self, step: int) -> int:
-        """Where step ``k = 1, 2, ...`` stands in the cycle."""
+        """The place of step ``k = 1, 2, ...`` in the cycle."""
         return step % len(self)
 
     def typical(self, samples: Sequence[Sequence[float]]) -> list[float] | None:
-        """The median at every place, over the cycles timed; None if a place has no sample."""
+        """The median over the timed cycles at every place; None if a place has no sample."""
         if not all(samples):
             return None
         return [statistics.median(place) for place in samples]
 
     def mean(self, samples: Sequence[Sequence[float]]) -> float | None:
-        """Seconds per step over a whole cycle, refreshes shared out."""
+        """Seconds per step, amortised over the refresh period."""
         typical = self.typical(samples)
         if typical is None:
             return None
         return sum(w * t for w, t in zip(self.weights, typical, strict=True))
 
     def longest(self, samples: Sequence[Sequence[float]]) -> float | None:
-        """Seconds of the longest step of a cycle."""
+        """Seconds of the longest step of the cycle."""
         typical = self.typical(samples)
         return None if typical is None else max(typical)
 
@@ -51,11 +51,11 @@ class Cycle:
 ALIKE = Cycle((1.0,), warm_up=3)
 ALIKE_AND_SLOW = Cycle((1.0,), warm_up=2)
 
-# The refreshes of the first steps come more often; from step 101 on they are regular.
+# Refreshes are more frequent in the first 100 steps and regular afterwards.
 MBF_PERIOD = Cycle((1 / INVERSE_EVERY,) * INVERSE_EVERY, warm_up=INVERSE_EVERY)
 
-# Where a hundred steps take too long: statistics on every second step, the inverse on every
-# fourth, each kind of step counted as often as it comes in the real period.
+# For networks on which a hundred steps take too long: statistics on every second step, inverses on
+# every fourth. The weights are the shares that each kind of step has in the real period.
 SHORT_STATS_EVERY, SHORT_INVERSE_EVERY = 2, 4
 _INVERSE_SHARE = 1 / INVERSE_EVERY
 _STATS_SHARE = 1 / STATS_EVERY - _INVERSE_SHARE

@@ -1,6 +1,6 @@
-"""How long the decompositions of Shampoo and SOAP will take, before they are begun.
+"""Estimates of the time that the decompositions of Shampoo and SOAP will take.
 
-One call cannot be interrupted; on a network with thousands of channels it can last for minutes.
+A single call cannot be interrupted, and on a network with thousands of channels it takes minutes.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 
 MEASURED_SIZE = 512
-SOAP_LARGEST = 10_000  # dimensions above keep no basis, by its default
+SOAP_LARGEST = 10_000  # by default, larger dimensions get no basis
 
 
 def shampoo_step(model: nn.Module) -> float:
-    """Seconds of the singular value decompositions of one step, for every dimension of all."""
+    """Seconds of the singular value decompositions of a step: one per dimension of a parameter."""
     dimensions = [n for p in model.parameters() for n in p.shape]
     return _cubic(torch.linalg.svd, dimensions)
 
 
 def soap_first_step(model: nn.Module) -> float:
-    """Seconds of the eigenvalue decompositions of the first step; vectors have none."""
+    """Seconds of the eigenvalue decompositions of the first step; vectors need none."""
     dimensions = [
         n for p in model.parameters() if p.dim() > 1 for n in p.shape if n <= SOAP_LARGEST
     ]
@@ -30,7 +30,7 @@ def soap_first_step(model: nn.Module) -> float:
 
 
 def _cubic(decompose: Callable[[Tensor], object], sizes: Iterable[int]) -> float:
-    """One measured call, scaled with the cube of the size."""
+    """Measures one call and scales it with the cube of the sizes."""
     generator = torch.Generator().manual_seed(0)
     root = torch.randn(MEASURED_SIZE, MEASURED_SIZE, generator=generator)
     matrix = root @ root.mT

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 SETS = 3
-# The square of such a gradient of nine numbers is near MBF's absolute damping of 3e-3: a wrong
-# statistic and a wrong damping both show.
+# The squared norm of such a gradient of nine elements is near MBF's absolute damping of 3e-3, so
+# that wrong statistics and wrong damping are both found.
 SCALE = 0.03
 
 
 class GradientSets:
-    """A few sets of gradients that take turns: every step finds others than the one before."""
+    """A few sets of gradients, used in rotation: consecutive steps get different ones."""
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         generator = torch.Generator().manual_seed(1)
@@ -27,10 +27,10 @@ class GradientSets:
         ]
 
     def at(self, step: int) -> list[Tensor]:
-        """Those of step ``k = 1, 2, ...``."""
+        """The gradients of step ``k = 1, 2, ...``."""
         return self.sets[(step - 1) % SETS]
 
     def give(self, parameters: Sequence[nn.Parameter], step: int) -> None:
-        """Puts the gradients of a step where an optimizer looks for them."""
+        """Sets ``grad`` of the parameters to the gradients of a step."""
         for parameter, gradient in zip(parameters, self.at(step), strict=True):
             parameter.grad = gradient

@@ -1,7 +1,7 @@
 """The layers of real networks, in their published shapes.
 
-An optimizer sees parameters and the kinds of layers they belong to, so the layers stand one after
-the other in a ``Sequential`` and nothing ever flows through them.
+An optimizer sees only parameters and the kinds of layers they belong to. The layers are therefore
+just listed in a ``Sequential``, which is never called.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Network:
-    """A network by name. ``layers`` yields what has parameters."""
+    """A network; ``layers`` yields its layers with parameters."""
 
     name: str
     title: str
@@ -40,7 +40,7 @@ class Network:
 
 
 def _conv_bn(inputs: int, outputs: int, kernel: int) -> Layers:
-    """A convolution without bias, as residual networks have it, and its batch norm."""
+    """A convolution without bias, as in residual networks, and its batch norm."""
     yield nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False)
     yield nn.BatchNorm2d(outputs)
 
@@ -137,5 +137,5 @@ NETWORKS = {network.name: network for network in _ALL}
 
 
 def parameter_count(model: nn.Module) -> int:
-    """All trained numbers."""
+    """The number of elements of all parameters."""
     return sum(p.numel() for p in model.parameters())

@@ -1,4 +1,4 @@
-"""The Python of a step: its time without the operations on tensors it calls for."""
+"""The Python overhead of a step: its time without the tensor operations in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .gradients import GradientSets
 from .networks import Network
 from .runner import Entrant
 
-# What only asks a tensor about itself, or sets a mode, is Python's work and not the tensors'.
+# Functions that only ask about a tensor or set a mode; their time counts as overhead.
 QUESTIONS = {
     *("__get__", "__len__", "_set_grad_enabled", "data_ptr", "dim", "element_size"),
     *("is_complex", "is_contiguous", "is_floating_point", "is_inference", "numel"),
@@ -26,7 +26,7 @@ CYCLES = 3
 
 
 class TensorTime(TorchFunctionMode):
-    """Adds up the seconds inside torch's operations, ours included."""
+    """Adds up the seconds inside torch's operations, including our operators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,10 +48,10 @@ class TensorTime(TorchFunctionMode):
 
 
 def python_overhead(network: Network, contender: Contender) -> float:
-    """Seconds per step, over whole cycles, that no operation on tensors accounts for.
+    """Seconds per step outside tensor operations, averaged over whole cycles.
 
-    Whole steps and the operations inside them are timed in turns: whole steps without the
-    instrument, so that its own time is in neither.
+    Cycles in which whole steps are timed alternate with cycles in which only the operations inside
+    are timed, so that the time of the instrument itself enters neither figure.
     """
     model = network.build()
     gradients = GradientSets(model, torch.device("cpu"))

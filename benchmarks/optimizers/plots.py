@@ -1,4 +1,4 @@
-"""A picture of the time per step, legible in colour and in grey."""
+"""A plot of the time per step, legible in colour and in grey."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .contenders import (
 )
 from .results import Results
 
-# Lightness tells neighbours apart in a grey print, hatching the families.
+# In a grey print, lightness tells neighbours apart and hatching tells families apart.
 LOOKS = {
     MBF_BARE: ("#000000", ""),
     MBF_BF16: ("#6a3d9a", ""),
@@ -40,7 +40,7 @@ GROUP_WIDTH = 0.86
 
 
 def write_plot(results: Results, path: Path) -> bool:
-    """Bars in groups by network; False if there is nothing to draw."""
+    """Draws bars in groups by network. Returns False if there is nothing to draw."""
     shown = [r for r in results.networks if any(r.seconds(name) for name in LOOKS)]
     if not shown:
         return False
@@ -61,7 +61,7 @@ def write_plot(results: Results, path: Path) -> bool:
     least = min(s for r in shown for name in LOOKS if (s := r.seconds(name)) is not None)
     axes.set_ylim(bottom=least * 1e3 / 2)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.10g}"))
-    axes.set_ylabel("milliseconds per step, refreshes shared out")
+    axes.set_ylabel("milliseconds per step, amortised over the refresh period")
     axes.set_xticks(range(len(shown)), [f"{r.title}\n{r.parameters:,}" for r in shown])
     axes.grid(True, axis="y", color="0.88")
     axes.set_axisbelow(True)

@@ -1,8 +1,8 @@
-"""Two steps of every optimizer whose rule we know, in float64 and in another way.
+"""The first two steps of every optimizer whose rule we know, in float64 by a different method.
 
 After two updates the statistics of a kernel block have rank two, so ``(G + damping I)^-1 M`` needs
 no inverse of a block: the Woodbury identity leaves a 2 x 2 system. Shared blocks are solved by
-float64 Cholesky. Everything is refreshed at both steps, so no rule about later refreshes enters.
+Cholesky. Both steps refresh everything, so the schedule of later refreshes does not matter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EPS = 1e-8
 POWER_ITERATIONS = 20
 
 Pair = Sequence[Tensor]  # the gradients of one parameter at the two steps
-Gradients = Sequence[Sequence[Tensor]]  # of every step, one tensor per parameter
+Gradients = Sequence[Sequence[Tensor]]  # for every step one tensor per parameter
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class AdamRule:
 
 @dataclass(frozen=True)
 class MbfRule:
-    """The settings of MBF that decide where two steps lead."""
+    """The settings of MBF that determine its first two steps."""
 
     lr: float
     conv: str = "kernel"
@@ -60,9 +60,9 @@ Rule = SgdRule | AdamRule | MbfRule
 
 @dataclass(frozen=True)
 class Expected:
-    """How far a parameter moves, and the size and worst condition number of its inverses, if any.
+    """How far a parameter moves, and the size and largest condition number of its blocks.
 
-    ``block_size`` is 0 where no inverse is kept.
+    ``block_size`` is 0 if the parameter has no inverse.
     """
 
     moved: Tensor
@@ -72,11 +72,11 @@ class Expected:
 
 @dataclass(frozen=True)
 class Moment:
-    """What an optimizer remembers after a step: all gradients, decayed and bias corrected.
+    """What an optimizer remembers after a step: decayed sums of all gradients.
 
     Args:
         momentum: ``M``, the decayed sum.
-        mean: ``M_hat``, the same as a weighted mean.
+        mean: ``M_hat``, the same with bias correction: a weighted mean.
         factors: ``x``, one per gradient, such that ``G_hat`` is the sum of ``x x^T``.
     """
 
@@ -113,7 +113,7 @@ def _moments(pair: Pair, momentum: float, beta: float) -> tuple[Moment, Moment]:
 
 
 def expected_moves(model: nn.Module, gradients: Gradients, rule: Rule) -> list[Expected]:
-    """Where two steps of an optimizer lead, for every parameter of ``model`` in order."""
+    """How far two steps of an optimizer move every parameter of ``model``, in order."""
     if isinstance(rule, MbfRule):
         return _mbf(model, gradients, rule)
     moments = partial(_moments, momentum=ADAM_BETAS[0], beta=ADAM_BETAS[1])
@@ -137,8 +137,8 @@ def _mbf(model: nn.Module, gradients: Gradients, rule: MbfRule) -> list[Expected
             weight, bias = (pairs[p] for p in own)
             rows = [torch.cat([w, b[:, None]], 1) for w, b in zip(weight, bias, strict=True)]
             joined = _shared(rows, 1, rule)
-            parts = torch.split(joined.moved, [layer.in_features, 1], dim=1)
-            for p, moved in zip(own, parts, strict=True):
+            both = torch.split(joined.moved, [layer.in_features, 1], dim=1)
+            for p, moved in zip(own, both, strict=True):
                 expected[p] = Expected(moved.reshape(p.shape), joined.block_size, joined.condition)
         elif isinstance(layer, nn.Conv2d):
             by_kernel = rule.conv == "kernel"
@@ -189,7 +189,7 @@ def _rescaled(direction: Tensor, moment: Moment, rule: MbfRule) -> Tensor:
 
 
 def _kernels(pair: Pair, rule: MbfRule) -> Expected:
-    """A convolution weight ``(O, I, ...)`` with a block per kernel."""
+    """A convolution weight ``(O, I, ...)`` with one block per kernel."""
     shape = pair[0].shape
     blocks = [gradient.reshape(shape[0] * shape[1], -1) for gradient in pair]
     moved = torch.zeros_like(blocks[0], dtype=torch.float64)
@@ -210,14 +210,14 @@ def _woodbury(factors: Tensor, momentum: Tensor, damping: float) -> Tensor:
 
 
 def _filters(pair: Pair, rule: MbfRule) -> Expected:
-    """A convolution weight ``(O, I, ...)`` with rows of all its input channels."""
+    """A convolution weight ``(O, I, ...)``; a row holds all input channels of an output."""
     shape = pair[0].shape
     expected = _shared([gradient.flatten(1) for gradient in pair], shape[2:].numel(), rule)
     return Expected(expected.moved.reshape(shape), expected.block_size, expected.condition)
 
 
 def _shared(rows: Pair, unit: int, rule: MbfRule) -> Expected:
-    """Rows ``(O, C)`` with one block for all rows, cut between groups of ``unit`` columns."""
+    """Rows ``(O, C)`` that share one block; ``max_block`` cuts them between units of columns."""
     moved = torch.zeros_like(rows[0], dtype=torch.float64)
     condition = 1.0
     pieces = list(_pieces(moved.shape[1], unit, rule.max_block))
@@ -237,7 +237,7 @@ def _shared(rows: Pair, unit: int, rule: MbfRule) -> Expected:
 
 
 def _pieces(columns: int, unit: int, max_block: int | None) -> Iterator[slice]:
-    """As few pieces of one width of at most ``max_block`` as it takes; the last may be narrower."""
+    """The fewest pieces of equal width up to ``max_block``; the last one may be narrower."""
     units = columns // unit
     most = units if max_block is None else max(1, max_block // unit)
     width = math.ceil(units / math.ceil(units / most))

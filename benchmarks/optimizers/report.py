@@ -24,18 +24,18 @@ COLUMNS = (
     "steps timed",
 )
 CAPTION = (
-    "ms per step: refreshes shared out over the steps between them; every step is timed singly, "
-    "and the median taken at each place of the period. Longest step: of a period, in ms. "
-    "Contenders take turns."
+    "ms per step: amortised over the refresh period. Every step is timed by itself, and the median "
+    "is taken at each place of the period. Longest step: of a period, in ms. Contenders are "
+    "interleaved."
 )
 SAMPLED = (
-    " *: from a shorter period, each kind of step counted as often as in the real one, because a "
-    "whole period would take too long."
+    " *: measured on a shorter period and weighted by how often each kind of step comes in the "
+    "real period, which would take too long."
 )
 
 
 def print_results(console: Console, results: Results) -> None:
-    """One table per network."""
+    """Prints a table for each network."""
     for result in results.networks:
         if result.measurements:
             console.print(_table(result))
@@ -88,7 +88,7 @@ def _ratio(value: float | None) -> str:
 
 
 def write_json(path: Path, results: Results, found: list[Target]) -> None:
-    """Machine, options, raw samples, derived figures and targets."""
+    """Writes machine, options, raw samples, derived figures and targets."""
     content = results.as_json()
     content["targets"] = [vars(target) for target in found]
     path.write_text(json.dumps(content, indent=2) + "\n")

@@ -11,11 +11,11 @@ from .cycle import Cycle
 
 @dataclass(frozen=True)
 class Measurement:
-    """One contender on one network. ``problem`` says why there are no samples.
+    """One contender on one network. If it has no samples, ``problem`` says why.
 
     Args:
-        samples: seconds of single steps, one list for every place in the cycle.
-        sampled: the cycle was a shortened one with every kind of step weighed.
+        samples: seconds of single steps, one tuple for every place in the cycle.
+        sampled: whether the cycle was the short one, with a weight for each kind of step.
     """
 
     contender: str
@@ -30,23 +30,23 @@ class Measurement:
 
     @property
     def seconds(self) -> float | None:
-        """Per step, refreshes shared out over the steps between them."""
+        """Seconds per step, amortised over the refresh period."""
         return self.cycle.mean(self.samples) if self.samples else None
 
     @property
     def longest(self) -> float | None:
-        """The longest step of a cycle."""
+        """Seconds of the longest step of a cycle."""
         return self.cycle.longest(self.samples) if self.samples else None
 
     @property
     def steps(self) -> int:
-        """How many were timed."""
+        """The number of timed steps."""
         return sum(map(len, self.samples))
 
 
 @dataclass
 class NetworkResult:
-    """All contenders on one network, timed in turns."""
+    """All contenders on one network, timed interleaved."""
 
     network: str
     title: str
@@ -56,12 +56,12 @@ class NetworkResult:
     measurements: list[Measurement] = field(default_factory=list)
 
     def find(self, contender: str) -> Measurement | None:
-        """The contender of that name, if it has a figure."""
+        """The measurement of the contender of that name, if it has a figure."""
         found = (m for m in self.measurements if m.contender == contender)
         return next((m for m in found if m.seconds is not None), None)
 
     def seconds(self, contender: str) -> float | None:
-        """Per step, of the contender of that name."""
+        """Seconds per step of the contender of that name, if it has a figure."""
         measurement = self.find(contender)
         return None if measurement is None else measurement.seconds
 

@@ -1,4 +1,4 @@
-"""Runs one network: verifies its contenders, decides how many steps each can afford, times them."""
+"""Runs one network: verifies the contenders, decides how many steps each takes, and times them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Plan:
     """How long to measure a contender on one network.
 
     Args:
-        seconds: spent on its timed steps and those before, as far as whole cycles allow.
-        patience: seconds it may take in the worst case; one that would take longer is left out.
-        cycles: most whole cycles of a contender with refreshes.
-        steps: most steps of a contender whose steps are alike.
-        rounds: turns in which the steps of everyone are taken.
+        seconds: for its warm-up and timed steps; the number of cycles is chosen to fit.
+        patience: seconds for the least it must do; a contender that needs more is left out.
+        cycles: the most cycles of a contender with refreshes.
+        steps: the most steps of a contender whose steps are all alike.
+        rounds: the number of rounds in which the steps of all contenders are interleaved.
     """
 
     seconds: float
@@ -44,7 +44,7 @@ class Plan:
 
 
 class Entrant:
-    """A contender with its copy of the network and the steps it has taken."""
+    """A contender with its own copy of the network, its optimizer and its samples."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class Entrant:
         self.parameters = list(self.model.parameters())
         self.gradients = gradients
         self.step = 0
-        self.due = 0  # timed steps still to be shared out over the rounds
+        self.due = 0  # timed steps to take, over all rounds
         self.samples: list[list[float]] = [[] for _ in range(len(form.cycle))]
         with contender.environment():
             self.optimizer: Optimizer = form.build(self.model)
 
     def take(self, steps: int) -> float:
-        """Takes steps, times those after the warm-up, and returns the seconds of the last."""
+        """Takes steps; keeps the times of those after the warm-up, and returns the last time."""
         seconds = 0.0
         with self.contender.environment():
             for _ in range(steps):
@@ -80,11 +80,11 @@ class Entrant:
 
     @property
     def warm_up_left(self) -> int:
-        """Steps before the next one would be timed."""
+        """The steps to take before the first timed one."""
         return max(0, self.form.cycle.warm_up - self.step)
 
     def allot(self, plan: Plan, step_seconds: float) -> int:
-        """Decides the steps to time; returns the number of whole cycles."""
+        """Decides how many steps to time; returns the number of whole cycles."""
         length = len(self.form.cycle)
         affordable = int((plan.seconds / step_seconds - self.warm_up_left) / length)
         cycles = min(max(plan.cycles, plan.steps // length), affordable)
@@ -93,7 +93,7 @@ class Entrant:
 
 
 class NetworkRun:
-    """The contenders on one network. ``result`` holds what there is at any time."""
+    """The contenders on one network. ``result`` is filled by :meth:`run`, even if interrupted."""
 
     def __init__(
         self, network: Network, plan: Plan, announce: Announce, device: torch.device
@@ -116,12 +116,12 @@ class NetworkRun:
         self._problems: list[Measurement] = []
 
     def run(self, contenders: Iterable[Contender | Absent]) -> None:
-        """Verifies and times; what was timed before an interruption is kept."""
+        """Verifies and times the contenders; an interruption keeps what was timed until then."""
         try:
             for contender in contenders:
                 self._admit(contender)
             self._expected.clear()
-            self._time_in_turns()
+            self._time_interleaved()
         finally:
             self.result.measurements = [
                 *(_measurement(entrant, verdict) for entrant, verdict in self._entrants),
@@ -145,7 +145,7 @@ class NetworkRun:
             )
 
     def _prepare(self, contender: Contender) -> str:
-        """Makes an entrant, or says why there is none."""
+        """Makes an entrant, or returns why there is none."""
         if contender.first_step is not None:
             least = (STEPS + 1) * contender.first_step(self.model)
             if least > self.plan.patience:
@@ -184,17 +184,17 @@ class NetworkRun:
             self._expected[rule] = expected_moves(self.model, gradients, rule)
         return check_moved(before, after, self._expected[rule], entrant.contender.bf16)
 
-    def _time_in_turns(self) -> None:
+    def _time_interleaved(self) -> None:
         for entrant, _ in self._entrants:
-            self.announce(f"{self.network}: {entrant.contender.name} up to its steady state")
+            self.announce(f"{self.network}: {entrant.contender.name} warm-up")
             if entrant.due:
                 entrant.take(entrant.warm_up_left)
         rounds = self.plan.rounds
-        for turn in range(rounds):
+        for done_rounds in range(rounds):
             for entrant, _ in self._entrants:
-                self.announce(f"{self.network}: round {turn + 1}, {entrant.contender.name}")
-                done, due = turn * entrant.due // rounds, (turn + 1) * entrant.due // rounds
-                entrant.take(due - done)
+                self.announce(f"{self.network}: round {done_rounds + 1}, {entrant.contender.name}")
+                done = done_rounds * entrant.due // rounds
+                entrant.take((done_rounds + 1) * entrant.due // rounds - done)
 
 
 def _measurement(entrant: Entrant, verdict: Verdict) -> Measurement:

@@ -1,4 +1,4 @@
-"""The scale-free step against the bare one, at kernel level and beyond the cache."""
+"""The rescaled (scale-free) step against the bare one: single kernel calls beyond the cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 from ..common.mini_blocks import mini_blocks
 from ..common.problem import LR, MOMENTUM, Problem, streamed_blocks
-from ..common.timing import Entrant, Plan, round_robin, timer_for
+from ..common.timing import Entrant, Plan, time_interleaved, timer_for
 from ..common.verify import compare, inverse_tolerance
 
 BLOCK_SIZE = 9
@@ -16,7 +16,7 @@ PLAN = Plan(rounds=20, seconds=1.5, sample_seconds=0.0)
 
 
 def scale_free_ratio(device: torch.device) -> float:
-    """The time of ``step_`` with target norms over that without, from the quickest samples."""
+    """The time of ``step_`` with target norms over the time without; quickest samples."""
     problem = Problem(BLOCK_SIZE, BLOCKS, device)
     blocks = mini_blocks(problem, inverted=True)
     params, grads, momenta = (
@@ -31,7 +31,7 @@ def scale_free_ratio(device: torch.device) -> float:
     _verify(problem, torch.cat(params))
     both = [Entrant(lambda: blocks.step_(params, grads, momenta, lr=LR, momentum=MOMENTUM))]
     both.append(Entrant(rescaled))
-    round_robin(both, timer_for(device), PLAN)
+    time_interleaved(both, timer_for(device), PLAN)
     bare, scale_free = (min(entrant.samples) for entrant in both)
     return scale_free / bare
 

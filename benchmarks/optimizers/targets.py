@@ -1,4 +1,4 @@
-"""The figures whole steps are meant to reach, and those of a run beside them."""
+"""The figures that whole steps should reach, and what a run reached."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCALE_FREE_OF_BARE = 1.4
 
 
 def targets(results: Results) -> list[Target]:
-    """All targets; those a run has not measured say so."""
+    """All targets, including those that the run has not measured."""
     return [
         *_resnet32(results.find("resnet32")),
         *_vgg16_convolutions(results.find("vgg16-conv")),
@@ -75,7 +75,7 @@ def _vgg16_convolutions(result: NetworkResult | None) -> Iterable[Target]:
 
 
 def _faster_everywhere(networks: list[NetworkResult], peer: str) -> Target:
-    """The network where the peer comes closest; every network of the run must have a figure."""
+    """The network where the peer comes closest; all networks need a figure to meet the target."""
     figure = f"faster than {peer} on every network measured"
     ratios = {result.title: result.ratio(peer, MBF_BARE) for result in networks}
     known = {title: ratio for title, ratio in ratios.items() if ratio is not None}

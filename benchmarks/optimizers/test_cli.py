@@ -61,7 +61,7 @@ def test_a_wrong_optimizer_gets_no_figure() -> None:
     assert measurement.seconds is None
 
 
-def test_one_that_would_take_too_long_is_left_out() -> None:
+def test_a_contender_that_would_take_too_long_is_left_out() -> None:
     contender = next(c for c in contenders.everyone() if c.name == MBF_BARE)
     assert isinstance(contender, Contender)
     run = NetworkRun(TINY, PLAN, lambda _: None, torch.device("cpu"))
@@ -70,7 +70,7 @@ def test_one_that_would_take_too_long_is_left_out() -> None:
     assert measurement.problem == "not run: 3 steps are estimated at 300 s"
 
 
-def test_a_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quick_run_writes_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(NETWORKS, "tiny", TINY)
     monkeypatch.setitem(cli.PLANS, "quick", PLAN)
     arguments = ["--quick", "--networks", "tiny", "--output", str(tmp_path)]
@@ -85,7 +85,7 @@ def test_a_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (tmp_path / "optimizers.png").stat().st_size > 0
 
 
-def test_targets_without_measurements_are_not_met() -> None:
+def test_targets_without_measurements_are_undecided() -> None:
     results = Results({}, {})
     assert all(target.met is None for target in targets(results))
 
@@ -97,7 +97,7 @@ def test_targets_without_measurements_are_not_met() -> None:
         (["--threads", "0"], "expected 1 to"),
     ],
 )
-def test_errors_are_one_clear_sentence(arguments: list[str], message: str) -> None:
+def test_a_bad_option_is_explained(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(cli.main, [*arguments, "--quick"])
     assert result.exit_code != 0
     assert message in result.output.replace("\n", " ")

@@ -1,4 +1,4 @@
-"""Every kind of step counts as often as it comes."""
+"""The mean of a cycle weights every kind of step by how often it comes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .cycle import Cycle
 @pytest.mark.parametrize(
     "steps", [cycle.ALIKE, cycle.MBF_PERIOD, cycle.MBF_SHORT, cycle.SOAP_PERIOD, cycle.SOAP_SHORT]
 )
-def test_weights_add_up(steps: Cycle) -> None:
+def test_weights_add_up_to_one(steps: Cycle) -> None:
     assert sum(steps.weights) == pytest.approx(1)
 
 
 def _samples(steps: Cycle, stats_every: int, inverse_every: int) -> list[list[float]]:
-    """Plain steps take 1, statistics 10 more, inverses 100 more."""
+    """Samples where a plain step takes 1 s, statistics 10 s more and inverses 100 s more."""
     samples: list[list[float]] = [[] for _ in range(len(steps))]
     for k in range(steps.warm_up + 1, steps.warm_up + 1 + 3 * len(steps)):
         seconds = 1 + 10 * (k % stats_every == 0) + 100 * (k % inverse_every == 0)
@@ -32,7 +32,7 @@ def test_the_short_period_gives_the_mean_of_the_real_one() -> None:
     assert cycle.MBF_PERIOD.longest(real) == cycle.MBF_SHORT.longest(short) == 111
 
 
-def test_one_disturbed_period_of_three_does_not_show() -> None:
+def test_one_disturbed_period_of_three_does_not_change_the_mean() -> None:
     samples = _samples(cycle.MBF_PERIOD, cycle.STATS_EVERY, cycle.INVERSE_EVERY)
     samples[7][1] = 1e6
     assert cycle.MBF_PERIOD.mean(samples) == pytest.approx(3)

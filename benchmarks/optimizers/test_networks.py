@@ -1,4 +1,4 @@
-"""Networks have the sizes their papers and the usual libraries give."""
+"""The networks have the sizes that their papers and torchvision give."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 
 from .networks import NETWORKS, parameter_count
 
-# ResNet-32: 0.46 M in He et al., table 6. ResNet-50: torchvision's. VGG heads are for 32 x 32.
+# ResNet-32: 0.46 M in He et al., table 6. ResNet-50: as torchvision. VGG heads: 32 x 32 images.
 PARAMETERS = {
     "resnet32": 464_154,
     "resnet50": 25_557_032,
@@ -23,7 +23,7 @@ PARAMETERS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_parameter_counts(name: str) -> None:
+def test_networks_have_the_published_number_of_parameters(name: str) -> None:
     assert parameter_count(NETWORKS[name].build()) == PARAMETERS[name]
 
 
@@ -33,7 +33,7 @@ def test_the_number_of_layers_with_weights_is_in_the_name() -> None:
         return sum(isinstance(layer, (nn.Conv2d, nn.Linear)) for layer in layers)
 
     assert depth("resnet32") == 32
-    assert depth("resnet50") == 50 + 4  # the projections are not counted
+    assert depth("resnet50") == 50 + 4  # the name does not count the projections
     assert depth("vgg16") == 16
     assert depth("vgg11") == 11
 

@@ -1,4 +1,4 @@
-"""The float64 reference against the rules written out block by block."""
+"""The float64 reference against the definitions, computed block by block."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _gradients(model: nn.Module) -> list[list[Tensor]]:
 
 
 def _blocks_one_by_one(pair: list[Tensor], rule: MbfRule, shared: bool) -> Tensor:
-    """Rows ``(N, d)`` at both steps, by the definition: own blocks, or one shared by all rows."""
+    """How far two steps move rows ``(N, d)``, each with its own block or all with a shared one."""
     rows, d = pair[0].shape
     momenta = torch.zeros(rows, d, dtype=torch.float64)
     squares = torch.zeros(rows, d, dtype=torch.float64)
@@ -54,7 +54,7 @@ def _blocks_one_by_one(pair: list[Tensor], rule: MbfRule, shared: bool) -> Tenso
 
 
 @pytest.mark.parametrize("graft", [False, True])
-def test_kernel_blocks(graft: bool) -> None:
+def test_kernels_have_their_own_blocks(graft: bool) -> None:
     model, rule = _model(), MbfRule(LR, graft=graft)
     gradients = _gradients(model)
     expected = expected_moves(model, gradients, rule)
@@ -85,7 +85,7 @@ def test_filters_are_cut_between_input_channels() -> None:
         torch.testing.assert_close(expected[:, channels].flatten(1), by_hand)
 
 
-def test_a_wrong_way_is_refused() -> None:
+def test_a_wrong_move_is_refused() -> None:
     model = _model().float()
     gradients = _gradients(model)
     before = [p.detach().clone() for p in model.parameters()]
@@ -108,7 +108,7 @@ def test_a_wrong_way_is_refused() -> None:
     ],
     ids=["SGD", "Adam"],
 )
-def test_torch_optimizers(build, rule) -> None:  # type: ignore[no-untyped-def]  # lambdas
+def test_sgd_and_adam_agree_with_torch(build, rule) -> None:  # type: ignore[no-untyped-def]  # lambdas
     start = _model()
     model = copy.deepcopy(start)
     optimizer = build(model.parameters())

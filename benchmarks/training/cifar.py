@@ -1,4 +1,4 @@
-"""Reads CIFAR-10: the usual archive of Python pickles, or PNG files with an image per row."""
+"""Reads CIFAR-10 from the usual archive of Python pickles or from PNG files, an image per row."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load_cifar10(folder: Path) -> Images:
     """CIFAR-10 from a folder with its archive, its unpacked pickles, or its PNG files.
 
     Raises:
-        DataError: there is none, or it is broken.
+        DataError: the folder has none of them, or the data is broken.
     """
     if (folder / f"{TEST_BATCH}.png").is_file():
         return _load_png(folder)
@@ -78,7 +78,7 @@ def _png_batch(path: Path) -> Tensor:
 
 
 def _json_labels(folder: Path, part: str, count: int) -> Tensor:
-    names = (f"{part}_labels.json", f"{part}_lables.json")  # the second is how some copies spell it
+    names = (f"{part}_labels.json", f"{part}_lables.json")  # some copies have the second spelling
     path = next((folder / name for name in names if (folder / name).is_file()), None)
     if path is None:
         raise DataError(f"{folder}: expected {names[0]}, got none")
@@ -97,7 +97,7 @@ PICKLED_NAMES = {"_reconstruct": RECONSTRUCT, "ndarray": np.ndarray, "dtype": np
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Unpickles arrays and plain containers; a pickle that asks for anything else is refused."""
+    """Unpickles arrays and plain containers, and refuses a pickle with anything else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module.split(".")[0] == "numpy" and name in PICKLED_NAMES:
@@ -125,8 +125,8 @@ def _load_archive(path: Path) -> Images:
 
 
 def _load_pickles(source: str, read: ReadFile) -> Images:
-    parts = [_pickled_batch(source, name, read) for name in (*TRAIN_BATCHES, TEST_BATCH)]
-    *train, (test, test_labels) = parts
+    batches = [_pickled_batch(source, name, read) for name in (*TRAIN_BATCHES, TEST_BATCH)]
+    *train, (test, test_labels) = batches
     return Images(
         f"CIFAR-10 in {source}",
         torch.cat([images for images, _ in train]),

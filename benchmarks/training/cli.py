@@ -41,6 +41,7 @@ def _methods(_: click.Context, __: click.Parameter, value: str) -> tuple[Method,
     type=click.Choice(list(PROBLEMS)),
     default="cnn",
     show_default=True,
+    help="Network and images: cnn and autoencoder take Fashion-MNIST, cifar-resnet takes CIFAR-10.",
 )
 @click.option(
     "--optimizers",
@@ -48,25 +49,43 @@ def _methods(_: click.Context, __: click.Parameter, value: str) -> tuple[Method,
     default=",".join(DEFAULT_METHODS),
     show_default=True,
     callback=_methods,
-    help=f"Separated by commas, of {', '.join(METHODS)}; soap needs pytorch_optimizer.",
+    help=f"Optimizers to compare, separated by commas: some of {', '.join(METHODS)}. soap needs "
+    "the package pytorch_optimizer.",
 )
-@click.option("--steps", type=click.IntRange(min=1), help="[default: what the problem needs]")
-@click.option("--threads", type=click.IntRange(1, CORES), default=1, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True, help="Of weights and batches.")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    help="Training steps of every run.  [default: what the problem needs]",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, CORES),
+    default=1,
+    show_default=True,
+    help="Number of threads of torch and of our kernels.",
+)
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Seed of the initial weights and of the order of batches.",
+)
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    help="Folder with idx files (cnn, autoencoder) or with CIFAR-10 (cifar-resnet).  "
-    "[default: Debian's Fashion-MNIST, else, for cnn, scikit-learn's digits]",
+    help="Folder with the idx files of MNIST or Fashion-MNIST (cnn, autoencoder), or with CIFAR-10 "
+    "(cifar-resnet, which needs this option).  [default: Fashion-MNIST of Debian's package; cnn "
+    "falls back to the digits of scikit-learn]",
 )
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("benchmark_results"),
     show_default=True,
-    help="Folder for training_PROBLEM.json and .png.",
+    help="Folder for training_PROBLEM.json and training_PROBLEM.png.",
 )
-@click.option("--quick", is_flag=True, help="A few steps only: does it work?")
+@click.option("--quick", is_flag=True, help="Take a few steps only, to see that it works.")
 def main(
     problem_name: str,
     methods: tuple[Method, ...],
@@ -79,9 +98,10 @@ def main(
 ) -> None:
     """Train a network on real images with MBF, Adam and SGD.
 
-    First each rival looks for the best of three learning rates; MBF takes Adam's. Then all of them
-    train side by side: the same initial weights, the same batches, in turns. Ctrl-C prints what
-    there is so far.
+    First, each rival of MBF trains with three learning rates, and the best one is chosen; MBF takes
+    that of Adam. Then all optimizers train from the same initial weights on the same batches,
+    interleaved, so that a slow phase of the machine affects all of them. Ctrl-C ends a run and
+    prints what there is until then.
     """
     torch.set_num_threads(threads)
     console = Console() if sys.stdout.isatty() else Console(width=130)
@@ -90,7 +110,7 @@ def main(
     described = machine.describe(torch.device("cpu"))
     console.print(machine.headline(described), highlight=False)
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run keeps its figures too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run still reports
     began = time.perf_counter()
     contest = Contest(console, problem, methods, seed, steps)
     interrupted = contest.run()
@@ -123,7 +143,7 @@ def _load(console: Console, kind: type[Problem], folder: Path | None) -> Problem
 
 
 class Contest:
-    """The search for learning rates, and the race."""
+    """The search for learning rates, and then the race of all methods."""
 
     def __init__(
         self,
@@ -155,7 +175,7 @@ class Contest:
         return bool(self.race) and all(run.losses for run in self.race)
 
     def run(self) -> bool:
-        """Both parts; True if Ctrl-C ended them early."""
+        """Runs the search and the race. Returns whether Ctrl-C ended them early."""
         try:
             if self.search:
                 self._train("learning rates", self.search)
@@ -192,7 +212,7 @@ class Contest:
 
 
 def _live(runs: Sequence[Run]) -> str:
-    """Loss and optimizer time of each method so far, of its best run."""
+    """The loss and the optimizer's time per step so far of the best run of each method."""
     best: dict[str, Run] = {}
     for run in runs:
         seen = best.setdefault(run.method.title, run)

@@ -1,4 +1,4 @@
-"""Where the images of a problem come from, and what to do if there are none."""
+"""Finds the images of a problem, or says how to get them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ CIFAR_HELP = (
     "CIFAR-10: put cifar-10-python.tar.gz (https://www.cs.toronto.edu/~kriz/cifar.html) into a "
     "folder and name it with --data."
 )
-DIGITS_TEST_SHARE = 6  # every sixth digit is for the test
+DIGITS_TEST_SHARE = 6  # every sixth digit is a test image
 
 
 def load_grey_images(folder: Path | None) -> Images:
-    """idx files in ``folder``, or Debian's Fashion-MNIST.
+    """Images from idx files in ``folder``, or from Debian's package of Fashion-MNIST.
 
     Raises:
         DataError: there are none; the message says how to get them.
@@ -39,10 +39,10 @@ def load_grey_images(folder: Path | None) -> Images:
 
 
 def load_grey_images_or_digits(folder: Path | None) -> Images:
-    """The same, or else the digits that come with scikit-learn.
+    """The same; without a folder and the package, the digits that come with scikit-learn.
 
     Raises:
-        DataError: ``folder`` has none, or there is no scikit-learn either.
+        DataError: ``folder`` has no images, or scikit-learn is missing, too.
     """
     if folder is not None or has_idx(DEBIAN_FOLDER):
         return load_grey_images(folder)
@@ -75,7 +75,7 @@ def _load_digits() -> Images:
             f"no images in {DEBIAN_FOLDER}, and scikit-learn, whose digits would do, is not "
             f"installed ({error}). {FASHION_HELP}"
         ) from error
-    # Pixels are 0 to 16.
+    # The pixels of these images are 0 to 16.
     images = torch.from_numpy(digits.images).mul(255 / 16).round().to(torch.uint8).unsqueeze(1)
     labels = torch.from_numpy(digits.target).to(torch.int64)
     test = torch.arange(len(images)) % DIGITS_TEST_SHARE == 0

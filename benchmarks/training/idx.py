@@ -59,13 +59,13 @@ def _content(path: Path) -> bytes:
 
 
 def has_idx(folder: Path) -> bool:
-    """Whether there is any of the four files."""
+    """Whether the folder has any of the four files."""
     stems = (stem for pair in STEMS.values() for stem in pair)
     return any(_find(folder, stem) is not None for stem in stems)
 
 
 def load_idx(folder: Path, name: str = "idx files") -> Images:
-    """The four files of MNIST or Fashion-MNIST in a folder, under the name ``name``.
+    """The images in the four files of MNIST or Fashion-MNIST; ``name`` is what to call them.
 
     Raises:
         DataError: one is missing, broken, or does not fit the others.

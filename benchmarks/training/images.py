@@ -1,4 +1,4 @@
-"""Labelled images, and the error of everything that reads them."""
+"""Labelled images, and the exception that readers of images raise."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ CLASSES = 10
 
 
 class DataError(Exception):
-    """Data that is missing or not what its format promises; the message says what was wanted."""
+    """Data is missing or broken; the message says what was expected."""
 
 
 @dataclass(frozen=True)
 class Images:
     """Training and test images ``(N, channels, height, width)`` in uint8, labels ``(N,)`` int64.
 
-    ``advice`` says how to get better ones, where these are a substitute.
+    ``advice`` says how to get better ones, if these are a substitute.
     """
 
     source: str
@@ -41,7 +41,7 @@ def checked_labels(labels: Tensor, count: int, source: str) -> Tensor:
     """Labels as int64, if there are ``count`` of them and all are classes.
 
     Raises:
-        DataError: they are not.
+        DataError: their number or a label is wrong.
     """
     if tuple(labels.shape) != (count,):
         raise DataError(f"{source}: expected {count} labels, got the shape {tuple(labels.shape)}")

@@ -1,4 +1,4 @@
-"""The optimizers that train: MBF at Adam's learning rate, rivals at their own."""
+"""The optimizers to compare: MBF with Adam's learning rate, its rivals with their own."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ FILTER_MAX_BLOCK = 288
 
 @dataclass(frozen=True)
 class Method:
-    """An optimizer by name.
+    """An optimizer and how to build it.
 
     Args:
-        rates_of: the name of the method whose learning rates it takes; its own if it is a rival.
+        rates_of: the name of the method whose learning rates it uses; a rival uses its own.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Method:
 
     @property
     def is_rival(self) -> bool:
-        """Rivals choose the best of several learning rates."""
+        """Whether it is a rival of MBF, which chooses the best of several learning rates."""
         return self.rates_of == self.name
 
 

@@ -29,7 +29,7 @@ def small_cnn(channels: int, side: int) -> nn.Sequential:
 
 
 def autoencoder(widths: tuple[int, ...]) -> nn.Sequential:
-    """Linear layers with ReLU between them, except around the code in the middle; logits out."""
+    """Linear layers, each followed by ReLU except the one for the code and the last (logits)."""
     middle = len(widths) // 2
     layers: list[nn.Module] = [nn.Flatten()]
     for i, (inputs, outputs) in enumerate(pairwise(widths), start=1):

@@ -28,7 +28,7 @@ WINDOW = 20  # steps
 
 
 def write_plot(problem: Problem, runs: Sequence[Run], where: str, path: Path) -> None:
-    """The smoothed loss against steps and against process time."""
+    """Draws the smoothed loss over steps and over process time."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5), layout="constrained", sharey=True)
     for run in runs:
         window = min(WINDOW, len(run.losses))

@@ -1,4 +1,4 @@
-"""What is trained: data, network, loss, batches, and the learning rates the rivals may try."""
+"""The training problems: images, network, loss, batches, and the learning rates to try."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from . import data, models
 from .images import DataError, Images
 
 TEST_BATCH = 1000
-MOST_EPOCHS = 5  # beyond, small data is known by heart and every loss is zero
+MOST_EPOCHS = 5  # later, a small data set is memorised and every loss is near zero
 
 
 class Problem(ABC):
-    """A training problem. Images become batches of floats, and batches a loss.
+    """A training problem: it turns images into batches of inputs, and outputs into a loss.
 
     Attributes:
-        steps: of a whole training, and ``quick_steps`` of one that only shows that it works.
-        rates: learning rates to try, by the name of the optimizer.
-        window: steps over which the training loss is averaged.
+        steps: the steps of a whole training; ``quick_steps`` of one that only shows that it works.
+        rates: the learning rates to try, by the name of the optimizer.
+        window: the number of steps over which the training loss is averaged.
     """
 
     name: str
@@ -45,21 +45,21 @@ class Problem(ABC):
         self._deviation = pixels.std((0, 2, 3), keepdim=True)
 
     def default_steps(self, quick: bool) -> int:
-        """What the problem needs, or a few; at most some epochs."""
+        """The steps of a whole or a quick training, within ``MOST_EPOCHS`` epochs."""
         most = max(1, MOST_EPOCHS * len(self.images.train) // self.batch_size)
         return min(self.quick_steps if quick else self.steps, most)
 
     @staticmethod
     @abstractmethod
     def load(folder: Path | None) -> Images:
-        """The images of the problem, from a folder or from where they usually are."""
+        """The images of the problem, from a folder or from their default place."""
 
     @abstractmethod
     def model(self) -> nn.Module:
-        """A new network, from torch's generator."""
+        """A new network, initialised with torch's default generator."""
 
     def inputs(self, images: Tensor) -> Tensor:
-        """uint8 images as the network wants them: mean 0 and deviation 1."""
+        """Inputs of the network: the uint8 images with mean 0 and standard deviation 1."""
         return (images.float() - self._mean) / self._deviation
 
     def augmented(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
@@ -67,11 +67,11 @@ class Problem(ABC):
         return inputs
 
     def loss(self, outputs: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
-        """The mean over the batch."""
+        """The mean loss over the batch."""
         return functional.cross_entropy(outputs, labels)
 
     def batches(self, seed: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and labels, the same for the same seed; every epoch in a new order."""
+        """Inputs and labels; the seed determines them, and every epoch has a new order."""
         generator = torch.Generator().manual_seed(seed)
         left = torch.empty(0, dtype=torch.int64)
         for _ in range(steps):
@@ -84,7 +84,7 @@ class Problem(ABC):
 
     @torch.no_grad()
     def test(self, model: nn.Module) -> float:
-        """The share of test images that ``model`` gets right."""
+        """The share of test images that ``model`` classifies correctly."""
         model.eval()
         right = sum(
             int((model(self.inputs(images)).argmax(1) == labels).sum())
@@ -102,7 +102,7 @@ class Problem(ABC):
 
 
 class SmallCnn(Problem):
-    """A small CNN on Fashion-MNIST, or on digits."""
+    """A small CNN on Fashion-MNIST, or on the digits of scikit-learn."""
 
     name = "cnn"
     title = "small CNN"
@@ -123,7 +123,7 @@ class SmallCnn(Problem):
 
 
 class Autoencoder(Problem):
-    """The paper's MNIST autoencoder on Fashion-MNIST."""
+    """The MNIST autoencoder of the MBF paper, on Fashion-MNIST."""
 
     name = "autoencoder"
     title = "autoencoder"
@@ -156,7 +156,7 @@ class Autoencoder(Problem):
         return images.float() / 255
 
     def loss(self, outputs: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Binary cross-entropy summed over the pixels."""
+        """Binary cross-entropy, summed over pixels and averaged over the batch."""
         total = functional.binary_cross_entropy_with_logits(
             outputs, inputs.flatten(1), reduction="sum"
         )

@@ -19,7 +19,7 @@ from .run import Run, best_rates, equal_process_seconds
 
 
 def print_search(console: Console, runs: Sequence[Run]) -> None:
-    """What every learning rate of every rival led to."""
+    """Prints the training loss of every learning rate of every rival."""
     best = best_rates(runs)
     for name, rate in best.items():
         own = [run for run in runs if run.method.name == name]
@@ -33,7 +33,7 @@ def print_search(console: Console, runs: Sequence[Run]) -> None:
 
 
 def print_race(console: Console, problem: Problem, runs: Sequence[Run]) -> None:
-    """The main table."""
+    """Prints the main table."""
     seconds = equal_process_seconds(runs)
     steps = max(len(run.losses) for run in runs)
     window = min(problem.window, steps)
@@ -42,8 +42,8 @@ def print_race(console: Console, problem: Problem, runs: Sequence[Run]) -> None:
         f"{problem.batch_size}",
         caption=f"Training loss: mean of the last {window} steps. Optimizer: wall clock of step(), "
         "mean of all steps, refreshes included. Process time: of the whole training on all "
-        "threads. Same initial weights, same batches, in turns; rivals at the best of their "
-        "learning rates, MBF at that of Adam.",
+        "threads. All runs have the same initial weights and batches and are interleaved; rivals "
+        "use the best of their learning rates, MBF uses that of Adam.",
         caption_justify="left",
     )
     table.add_column("optimizer")
@@ -85,7 +85,7 @@ def _loss(value: float) -> str:
 def write_json(
     path: Path, head: dict[str, Any], search: Sequence[Run], race: Sequence[Run]
 ) -> None:
-    """Machine and options, and all curves. A loss that is not a number is null."""
+    """Writes machine, options and all curves. A loss that is not finite is null."""
     content = {**head, "search": list(map(_run_json, search)), "race": list(map(_run_json, race))}
     path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
 

@@ -1,4 +1,4 @@
-"""One training run: a network, an optimizer, and what was seen on the way."""
+"""A training run: a network, its optimizer and the record of its steps."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Run:
     """A network in training.
 
     Attributes:
-        losses: of every step, on its batch before the step.
-        process_seconds: processor time of the whole training up to the end of every step.
-        step_seconds: wall-clock time of the optimizer in every step.
-        test: the figure on the test images, once it was asked for.
+        losses: the loss of every step, on its batch before the step.
+        process_seconds: the processor time of the training up to the end of every step.
+        step_seconds: the wall-clock time of the optimizer in every step.
+        test: the figure on the test images; None before it is computed.
     """
 
     def __init__(self, problem: Problem, method: Method, lr: float, start: nn.Module) -> None:
@@ -38,11 +38,11 @@ class Run:
 
     @property
     def diverged(self) -> bool:
-        """A run ends where its loss is no longer a number."""
+        """Whether the last loss is not finite, which ends the run."""
         return bool(self.losses) and not math.isfinite(self.losses[-1])
 
     def train(self, inputs: Tensor, labels: Tensor) -> None:
-        """One step; none if the run has diverged."""
+        """Takes one step, or none if the run has diverged."""
         if self.diverged:
             return
         began = time.process_time()
@@ -58,7 +58,7 @@ class Run:
         self.process_seconds.append(before + time.process_time() - began)
 
     def smoothed(self, steps: int | None = None) -> float:
-        """The mean loss of the last steps, of all or of the first ``steps``."""
+        """The mean of the last ``window`` losses, among all or among the first ``steps``."""
         seen = self.losses[:steps]
         return fmean(seen[-self.problem.window :]) if seen else math.nan
 
@@ -68,19 +68,19 @@ class Run:
         return math.inf if self.diverged else self.smoothed()
 
     def loss_at(self, process_seconds: float) -> float:
-        """The smoothed loss when that much processor time was used."""
+        """The smoothed loss after that much processor time."""
         return self.smoothed(bisect_right(self.process_seconds, process_seconds))
 
     @property
     def mean_step_seconds(self) -> float:
-        """Of the optimizer, refreshes included."""
+        """The mean time of the optimizer per step, including refreshes."""
         return fmean(self.step_seconds) if self.step_seconds else math.nan
 
 
 def train_together(problem: Problem, runs: Sequence[Run], seed: int, steps: int) -> Iterator[int]:
     """Gives every batch to all runs, one after the other; yields the number of steps done.
 
-    In turns, so that a slow phase of the machine meets all of them.
+    The runs are interleaved, so that a slow phase of the machine affects all of them.
     """
     for done, (inputs, labels) in enumerate(problem.batches(seed, steps), start=1):
         for run in runs:
@@ -89,12 +89,12 @@ def train_together(problem: Problem, runs: Sequence[Run], seed: int, steps: int)
 
 
 def equal_process_seconds(runs: Sequence[Run]) -> float:
-    """The processor time that every run has used at least."""
+    """The processor time that all runs have reached."""
     return min((run.process_seconds[-1] for run in runs if run.process_seconds), default=0.0)
 
 
 def best_rates(runs: Sequence[Run]) -> dict[str, float]:
-    """For each method the learning rate of its run with the lowest final loss."""
+    """The learning rate of the run with the lowest final loss, for each method."""
     best: dict[str, Run] = {}
     for run in runs:
         name = run.method.name

@@ -1,4 +1,4 @@
-"""CIFAR-10 in small files of its published formats, made here."""
+"""Reading CIFAR-10 from small files in its published formats, which the tests write."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LABELS = {name: [i, 9 - i] for i, name in enumerate(NAMES)}
 
 
 def _python2_pickle(pictures: np.ndarray, labels: list[int]) -> bytes:
-    """Byte by byte what Python 2 wrote into the published archive: its strings are not unicode."""
+    """A pickle as Python 2 wrote it into the published archive, with strings that are bytes."""
     data = pictures.tobytes()
     rows = bytes([len(pictures)])
     return (
@@ -61,35 +61,35 @@ def _check(images: Images) -> None:
     assert images.test_labels.tolist() == LABELS[TEST_BATCH]
 
 
-def test_png_files(tmp_path: Path) -> None:
+def test_png_files_are_read(tmp_path: Path) -> None:
     _check(load_cifar10(_write_png(tmp_path)))
 
 
-def test_unpacked_pickles(tmp_path: Path) -> None:
+def test_unpacked_pickles_are_read(tmp_path: Path) -> None:
     _write_pickles(tmp_path / FOLDER)
     _check(load_cifar10(tmp_path))
     _check(load_cifar10(tmp_path / FOLDER))
 
 
-def test_the_archive(tmp_path: Path) -> None:
+def test_the_archive_is_read(tmp_path: Path) -> None:
     folder = _write_pickles(tmp_path / "elsewhere")
     with tarfile.open(tmp_path / ARCHIVE, "w:gz") as archive:
         archive.add(folder, arcname=FOLDER)
     _check(load_cifar10(tmp_path))
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_a_folder_without_cifar_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"expected {ARCHIVE}, the folder"):
         load_cifar10(tmp_path)
 
 
-def test_a_broken_archive(tmp_path: Path) -> None:
+def test_a_broken_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / ARCHIVE).write_bytes(b"not an archive")
     with pytest.raises(DataError, match="expected a whole tar archive"):
         load_cifar10(tmp_path)
 
 
-def test_a_missing_batch(tmp_path: Path) -> None:
+def test_a_missing_batch_is_refused(tmp_path: Path) -> None:
     (_write_pickles(tmp_path / FOLDER) / TRAIN_BATCHES[2]).unlink()
     with pytest.raises(DataError, match="data_batch_3: cannot be read"):
         load_cifar10(tmp_path)
@@ -115,7 +115,7 @@ class _Evil:
         ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1, 10]}, "labels from 0 to 9"),
     ],
 )
-def test_a_wrong_pickle(
+def test_a_wrong_pickle_is_refused(
     tmp_path: Path,
     batch: dict[bytes, object],
     message: str,
@@ -128,7 +128,7 @@ def test_a_wrong_pickle(
     assert capsys.readouterr().out == ""
 
 
-def test_a_wrong_png(tmp_path: Path) -> None:
+def test_a_wrong_png_is_refused(tmp_path: Path) -> None:
     _write_png(tmp_path)
     Image.new("RGB", (1000, 2)).save(tmp_path / "data_batch_1.png")
     with pytest.raises(DataError, match="expected RGB and 1024 columns, got RGB and 1000"):
@@ -138,7 +138,7 @@ def test_a_wrong_png(tmp_path: Path) -> None:
         load_cifar10(tmp_path)
 
 
-def test_wrong_json_labels(tmp_path: Path) -> None:
+def test_wrong_json_labels_are_refused(tmp_path: Path) -> None:
     _write_png(tmp_path)
     (tmp_path / "train_lables.json").write_text("[1, 2")
     with pytest.raises(DataError, match="expected a list of numbers"):

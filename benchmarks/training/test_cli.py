@@ -1,4 +1,4 @@
-"""The command line from end to end, on images made here."""
+"""The command line from end to end, on images that the tests write."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from .cli import main
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A little MNIST."""
+    """A folder with idx files of 300 random training and test images."""
     generator = torch.Generator().manual_seed(0)
     for part in ("train", "t10k"):
         images = torch.randint(0, 256, (300, 12, 12), generator=generator)
-        for stem, numbers in (("images-idx3", images), ("labels-idx1", images[:, 5, 5] // 26)):
-            head = bytes([0, 0, 8, numbers.dim()])
-            sizes = b"".join(size.to_bytes(4, "big") for size in numbers.shape)
-            content = head + sizes + bytes(numbers.flatten().tolist())
+        for stem, values in (("images-idx3", images), ("labels-idx1", images[:, 5, 5] // 26)):
+            head = bytes([0, 0, 8, values.dim()])
+            sizes = b"".join(size.to_bytes(4, "big") for size in values.shape)
+            content = head + sizes + bytes(values.flatten().tolist())
             (tmp_path / f"{part}-{stem}-ubyte").write_bytes(content)
     return tmp_path
 
 
-def test_a_quick_run(folder: Path) -> None:
+def test_a_quick_run_writes_its_results(folder: Path) -> None:
     output = folder / "out"
     arguments = ["--quick", "--data", str(folder), "--output", str(output), "--steps", "4"]
     result = CliRunner().invoke(main, arguments)
@@ -39,7 +39,7 @@ def test_a_quick_run(folder: Path) -> None:
     for run in content["race"][:3]:
         assert run["lr"] == best["lr"]
         assert len(run["losses"]) == 4
-    # The race repeats the best of the search.
+    # Adam in the race repeats its best run of the search.
     assert content["race"][2]["losses"] == best["losses"]
     assert (output / "training_cnn.png").stat().st_size > 0
 
@@ -56,7 +56,7 @@ def _final(run: dict[str, float]) -> float:
         (["--problem", "cifar-resnet"], "cifar-10-python.tar.gz"),
     ],
 )
-def test_errors_are_one_clear_sentence(arguments: list[str], message: str) -> None:
+def test_a_bad_option_is_explained(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(main, [*arguments, "--quick"])
     assert result.exit_code != 0
     assert message in result.output

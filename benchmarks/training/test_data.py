@@ -1,4 +1,4 @@
-"""Without data the message says how to get it; where possible digits are used instead."""
+"""Missing data: digits are used where possible, otherwise the message says how to get images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def no_system_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data, "DEBIAN_FOLDER", tmp_path / "absent")
 
 
-def test_digits_replace_missing_images_with_a_note() -> None:
+def test_digits_replace_missing_images_with_advice() -> None:
     pytest.importorskip("sklearn")
     images = data.load_grey_images_or_digits(None)
     assert len(images.train) + len(images.test) == 1797
@@ -24,7 +24,7 @@ def test_digits_replace_missing_images_with_a_note() -> None:
     assert "apt install dataset-fashion-mnist" in images.advice
 
 
-def test_the_autoencoder_takes_no_digits() -> None:
+def test_the_autoencoder_does_not_fall_back_to_digits() -> None:
     with pytest.raises(DataError, match="apt install dataset-fashion-mnist"):
         data.load_grey_images(None)
 
@@ -35,7 +35,7 @@ def test_cifar_needs_a_folder() -> None:
 
 
 @pytest.mark.parametrize("load", [data.load_grey_images_or_digits, data.load_colour_images])
-def test_a_folder_that_is_none(tmp_path: Path, load) -> None:  # type: ignore[no-untyped-def]
+def test_a_path_that_is_not_a_folder_is_refused(tmp_path: Path, load) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(DataError, match="expected a folder, got nothing"):
         load(tmp_path / "nowhere")
     (tmp_path / "file").touch()

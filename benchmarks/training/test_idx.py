@@ -1,4 +1,4 @@
-"""idx files made here: right ones are read, wrong ones are refused with the reason."""
+"""Reading idx files that the tests write: broken ones are refused with a reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _folder(path: Path, zipped: bool = False) -> Path:
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_a_folder_of_four_files(tmp_path: Path, zipped: bool) -> None:
+def test_a_folder_of_four_files_is_read(tmp_path: Path, zipped: bool) -> None:
     images = load_idx(_folder(tmp_path, zipped))
     assert torch.equal(images.train, IMAGES.unsqueeze(1))
     assert torch.equal(images.test, IMAGES.unsqueeze(1))
@@ -40,7 +40,7 @@ def test_a_folder_of_four_files(tmp_path: Path, zipped: bool) -> None:
     assert str(images).endswith("3 training and 3 test images of 4 x 5")
 
 
-def test_no_images_at_all(tmp_path: Path) -> None:
+def test_an_idx_file_without_images_is_read(tmp_path: Path) -> None:
     (tmp_path / "empty").write_bytes(_idx(torch.zeros(0, 4, 5, dtype=torch.uint8)))
     assert read_idx(tmp_path / "empty").shape == (0, 4, 5)
 
@@ -68,14 +68,14 @@ def test_no_images_at_all(tmp_path: Path) -> None:
         "no gzip file",
     ],
 )
-def test_a_broken_file(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_broken_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(DataError, match=message):
         read_idx(path)
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     assert not has_idx(tmp_path)
     _folder(tmp_path)
     assert has_idx(tmp_path)
@@ -91,13 +91,13 @@ def test_a_missing_file(tmp_path: Path) -> None:
         (torch.tensor([1, 2, 10], dtype=torch.uint8), "expected labels from 0 to 9, got 1 to 10"),
     ],
 )
-def test_labels_that_do_not_fit(tmp_path: Path, labels: torch.Tensor, message: str) -> None:
+def test_wrong_labels_are_refused(tmp_path: Path, labels: torch.Tensor, message: str) -> None:
     (_folder(tmp_path) / "train-labels-idx1-ubyte").write_bytes(_idx(labels))
     with pytest.raises(DataError, match=message):
         load_idx(tmp_path)
 
 
-def test_images_of_different_sizes(tmp_path: Path) -> None:
+def test_images_of_different_sizes_are_refused(tmp_path: Path) -> None:
     (_folder(tmp_path) / "t10k-images-idx3-ubyte").write_bytes(_idx(IMAGES.mT.contiguous()))
     with pytest.raises(DataError, match=r"got \(4, 5\) for training and \(5, 4\) for test"):
         load_idx(tmp_path)

@@ -1,4 +1,4 @@
-"""Batches, networks and losses of the problems."""
+"""The batches, networks and losses of the training problems."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _problem(name: str) -> Problem:
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_one_batch_through_the_network(name: str) -> None:
+def test_a_batch_gives_a_finite_loss(name: str) -> None:
     problem = _problem(name)
     ((inputs, labels),) = problem.batches(seed=0, steps=1)
     assert len(inputs) == len(labels) == problem.batch_size
@@ -60,7 +60,7 @@ def test_labels_stay_with_their_images() -> None:
         assert place % 10 == label
 
 
-def test_flips_are_mirror_images_of_about_half() -> None:
+def test_about_half_of_the_images_are_mirrored() -> None:
     problem = CifarResNet(_images(400, 3, 32))
     inputs = problem.inputs(problem.images.train)
     changed = problem.augmented(inputs, torch.Generator().manual_seed(0))

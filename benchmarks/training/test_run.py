@@ -1,4 +1,4 @@
-"""Runs: what they record, what they compare, and where they end."""
+"""Training runs: what they record, how they are compared, and when they end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _start() -> nn.Module:
 
 
 @pytest.mark.parametrize("name", ["mbf", "mbf-filter", "adam", "sgd"])
-def test_every_method_learns(name: str) -> None:
+def test_every_method_lowers_the_loss(name: str) -> None:
     run = Run(PROBLEM, METHODS[name], PROBLEM.rates[METHODS[name].rates_of][0], _start())
     steps = list(train_together(PROBLEM, [run], seed=0, steps=30))
     assert steps == list(range(1, 31))
@@ -53,7 +53,7 @@ def test_a_run_that_diverges_stops_and_never_wins() -> None:
     assert best_rates(runs) == {"sgd": 1e-2}
 
 
-def test_loss_at_equal_process_time() -> None:
+def test_losses_are_compared_at_equal_process_time() -> None:
     quick, slow = (Run(PROBLEM, METHODS["sgd"], 0.1, _start()) for _ in range(2))
     quick.losses, quick.process_seconds = [4.0, 2.0], [1.0, 2.0]
     slow.losses, slow.process_seconds = [3.0, 1.0], [1.5, 9.0]
