@@ -6,9 +6,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 
-def progress_bar(console: Console) -> Progress:
-    """A progress bar; terminals only, and removed when done."""
+def progress_bar(console: Console, *first: TextColumn) -> Progress:
+    """A progress bar after the columns ``first``; terminals only, and removed when done."""
     return Progress(
+        *first,
         BarColumn(20),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

@@ -12,10 +12,11 @@ from pathlib import Path
 import click
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TextColumn
 from torch import nn
 
 from ..common import machine
+from ..common.progress import progress_bar
 from . import plots, report
 from .images import DataError
 from .methods import METHODS, Method
@@ -193,19 +194,9 @@ class Contest:
         return False
 
     def _train(self, title: str, runs: Sequence[Run]) -> None:
-        progress = Progress(
-            TextColumn(title),
-            BarColumn(20),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}"),
-            console=self.console,
-            transient=True,
-            disable=not self.console.is_terminal,
-        )
         if not self.console.is_terminal:
             click.echo(f"{title}: {len(runs)} runs of {self.steps} steps", err=True)
-        with progress:
+        with progress_bar(self.console, TextColumn(title)) as progress:
             task = progress.add_task("", total=self.steps)
             for done in train_together(self.problem, runs, self.seed, self.steps):
                 progress.update(task, completed=done, description=_live(runs))

@@ -51,15 +51,6 @@ SETTINGS = {
 LAST = 13
 
 
-def resumed(model, opt, state, options, device):
-    """A new model and optimizer that go on from copies."""
-    fresh = network(device, next(model.parameters()).dtype)
-    fresh.load_state_dict(model)
-    other = MBF(fresh, **options)
-    other.load_state_dict(state)
-    return fresh, other
-
-
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_resumed_run_gives_the_same_bits(backend, device, name):
     """The run is resumed after every step, so that each kind of step is the first after loading."""

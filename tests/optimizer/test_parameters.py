@@ -26,6 +26,7 @@ from tests.support.optimizer_checks import (
     values,
 )
 from tests.support.optimizer_reference import Float64MBF
+from tests.support.stride_checks import channels_last, window
 
 # --- casting and moving ---------------------------------------------------------------------
 
@@ -137,17 +138,6 @@ def transposed(t):
         wide[::2] = t
         return wide[::2]
     return t.mT.contiguous().mT
-
-
-def channels_last(t):
-    return t.contiguous(memory_format=torch.channels_last)
-
-
-def window(t):
-    big = torch.full([n + 2 for n in t.shape], 77.0, dtype=t.dtype, device=t.device)
-    inside = big[tuple(slice(1, n + 1) for n in t.shape)]
-    inside.copy_(t)
-    return inside
 
 
 LAYOUTS = {

@@ -161,6 +161,17 @@ def checked_fused_step(blocks, params, grads, momenta, note="", **options):
     assert_padding_is_zero(blocks, note)
 
 
+def adam_norms(blocks, momenta, momentum_correction):
+    """The norm of Adam's step of each tensor, in float64, from the statistics of ``blocks``."""
+    diagonals = np.diagonal(dense64(blocks.stats()), axis1=1, axis2=2)
+    variances = diagonals / weights_of(blocks)[:, None]
+    by_tensor = np.split(variances, np.cumsum(blocks.block_counts)[:-1])
+    return [
+        ref.adam_norm(m, v, momentum_correction)
+        for m, v in zip(as_blocks(momenta, blocks.block_size), by_tensor, strict=True)
+    ]
+
+
 def tensors(shapes, dtype=torch.float32, device="cpu", seed=0, scale=1.0):
     generator = torch.Generator().manual_seed(seed)
     return [

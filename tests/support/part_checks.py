@@ -11,7 +11,7 @@ import torch
 import mbf_kernels as mk
 from tests.support import float64_reference as ref
 from tests.support.block_checks import (
-    as_blocks,
+    adam_norms,
     checked_fused_step,
     dense64,
     make,
@@ -163,13 +163,7 @@ def check_target_norms_of_adams_step(device, dtype, d):
             target_norms=targets,
             refresh_target_norms=True,
         )
-        stats, weights = dense64(blocks.stats()), weights_of(blocks)
-        variances = np.diagonal(stats, axis1=1, axis2=2) / weights[:, None]
-        cuts = np.cumsum(COUNTS)[:-1]
-        exact = [
-            ref.adam_norm(m, v, 0.4)
-            for m, v in zip(as_blocks(momenta, d), np.split(variances, cuts), strict=True)
-        ]
+        exact = adam_norms(blocks, momenta, 0.4)
         # A quotient, a root and a square take a few eps each; M may be stored in a short dtype.
         rounding = 16 * ref.EPS[name_of(blocks.stats_dtype)] + ref.EPS[name_of(dtype)]
         np.testing.assert_allclose(targets.numpy(), exact, rtol=rounding, atol=1e-12)

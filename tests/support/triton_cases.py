@@ -13,14 +13,15 @@ from mbf_kernels.options import NO_BUFFERS, Inversion, StepOptions, StepScalars,
 from tests.support import bad_matrices
 from tests.support import float64_reference as ref
 from tests.support.block_checks import (
+    adam_norms,
     as_blocks,
     checked_fused_step,
     dense64,
     make,
     name_of,
     tensors,
-    weights_of,
 )
+from tests.support.failure_checks import blocks_with
 
 backend = BACKENDS["triton"]
 
@@ -188,17 +189,9 @@ def check_failures(d):
     count = 20
     rng = np.random.default_rng(d)
     stats = ref.random_spd(rng, count, d)
-    rows, cols = np.tril_indices(d)
 
     def inverted(matrices, inverse_dtype):
-        blocks = mk.MiniBlocks([torch.zeros(count * d)], d, inverse_dtype)
-        last = np.random.default_rng(7).standard_normal((count, d * (d + 1) // 2))
-        natural = {
-            "stats": [torch.from_numpy(matrices[:, rows, cols]).float()],
-            "weights": [torch.ones(count)],
-            "inverse": [torch.from_numpy(last).float()],
-        }
-        blocks.load_state_dict(natural)
+        blocks = blocks_with(matrices, d, (count,), "float32", inverse_dtype, "cpu")
         kept = blocks.inverse()
         blocks.invert_(damping=0.0)
         return blocks, kept
@@ -280,13 +273,7 @@ def check_target_norms(reach, d, counts=COUNTS, dtype=torch.float32):
             params, grads, momenta, lr=1e-3, damping=0.5, update=update, invert=False,
             momentum_correction=0.4, target_norms=targets, refresh_target_norms=True,
         )  # fmt: skip
-        stats, weights = dense64(blocks.stats()), weights_of(blocks)
-        variances = np.diagonal(stats, axis1=1, axis2=2) / weights[:, None]
-        cuts = np.cumsum(counts)[:-1]
-        exact = [
-            ref.adam_norm(m, v, 0.4)
-            for m, v in zip(as_blocks(momenta, d), np.split(variances, cuts), strict=True)
-        ]
+        exact = adam_norms(blocks, momenta, 0.4)
         present = np.array(counts) > 0
         np.testing.assert_allclose(
             targets.numpy()[present], np.array(exact)[present], rtol=20 * 2.0**-23
