@@ -6,7 +6,7 @@ from torch import nn
 
 from mbf_optim import MBF
 from mbf_optim.schedule import Schedule
-from tests.support.backends import on_every_backend
+from tests.support.backends import on_every_backend, serves_float64
 from tests.support.networks import gradients, set_gradients, take_steps
 from tests.support.optimizer_checks import GRAFTS, assert_close, numpy_of, values
 from tests.support.optimizer_reference import Float64MBF
@@ -91,7 +91,7 @@ def test_each_tile_follows_the_schedule_of_its_part(backend, device):
     """
     torch.manual_seed(0)
     count = 10
-    wide = backend not in ("cuda", "triton")  # their kernels are float32 only
+    wide = serves_float64(backend)
     dtype, tolerance = (torch.float64, 1e-10) if wide else (torch.float32, 1e-4)
     model = nn.Conv2d(16, count, 3, bias=False).to(device, dtype)
     opt = MBF(model, 1e-3, stats_every=5, inverse_every=count, early_refresh=False, stagger=True)

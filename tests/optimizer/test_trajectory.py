@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from mbf_optim import MBF
-from tests.support.backends import on_every_backend
+from tests.support.backends import on_every_backend, serves_float64
 from tests.support.networks import classifier, image_batches, set_gradients
 from tests.support.optimizer_checks import (
     GRAFTS,
@@ -53,7 +53,7 @@ def precision(backend):
     the condition number of G + damping I, which the damping keeps below 1e5. The GPU kernels are
     float32 only, where a rounding is 2^29 times as large.
     """
-    return (torch.float32, FLOAT32) if backend in ("cuda", "triton") else (torch.float64, FLOAT64)
+    return (torch.float64, FLOAT64) if serves_float64(backend) else (torch.float32, FLOAT32)
 
 
 FLOAT64 = 1e-9

@@ -170,10 +170,9 @@ PACKAGES = {
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_private_imports_across_packages(package):
-    found = {
-        str(path): private_imports(path.read_text(), inside)
-        for path, inside in python_files(PACKAGES[package], package)
-    }
+    files = list(python_files(PACKAGES[package], package))
+    assert files
+    found = {str(path): private_imports(path.read_text(), inside) for path, inside in files}
     assert {path: bad for path, bad in found.items() if bad} == {}
 
 
@@ -186,6 +185,7 @@ def test_the_optimizer_uses_only_public_names():
 
 def test_the_kernels_import_neither_the_optimizer_nor_single_backends():
     files = list(python_files(PACKAGES["mbf_kernels"], "mbf_kernels"))
+    assert files
     found = {str(path): bad_kernels_imports(path.read_text(), inside) for path, inside in files}
     assert {path: bad for path, bad in found.items() if bad} == {}
 

@@ -4,12 +4,16 @@ import pytest
 import torch
 
 import mbf_kernels as mk
-from mbf_kernels.backends.registry import backends_for
+from mbf_kernels.backends.registry import BACKENDS, backends_for
 
 
 def backends_of(device):
     """The names of all backends that serve a device."""
     return backends_for(torch.device(device))
+
+
+def serves_float64(name):
+    return BACKENDS[name].serves_float64
 
 
 def require_backend(name):
