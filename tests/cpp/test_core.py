@@ -11,7 +11,7 @@ def test_core(tmp_path):
     check_program(tmp_path, "test_core")
 
 
-@pytest.mark.parametrize("level", ["baseline", "avx2", "avx512"])
+@pytest.mark.parametrize("level", [level for level in LEVELS if level != "f16c"])
 def test_lanes(tmp_path, level):
     check_program(tmp_path, "test_lanes", level=level)
 
