@@ -5,9 +5,8 @@ import torch
 
 import mbf_kernels as mk
 from tests.support.cuda_on_cpu import CudaOnCpu
+from tests.support.operator_arguments import registered_operators
 from tests.support.requirements import nvcc, ptxcpu, require
-
-OPERATORS = ("update_", "invert_", "step_", "fused_step_", "spd_inverse")
 
 
 @pytest.fixture
@@ -20,7 +19,7 @@ def cuda():
 @pytest.fixture
 def cuda_backend(cuda, extension, monkeypatch):
     """The same operators in place of those that MiniBlocks calls, which needs the extension."""
-    for name in OPERATORS:
+    for name in registered_operators():
         monkeypatch.setattr(torch.ops.mbf_kernels, name, getattr(cuda, name))
     with mk.use_backend("cpu"):
         yield cuda

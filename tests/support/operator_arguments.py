@@ -8,6 +8,13 @@ from mbf_kernels.options import StepScalars
 TILE = 16
 
 
+def registered_operators():
+    """The names of all operators, as torch knows them."""
+    schemas = torch._C._jit_get_all_schemas()
+    found = (schema.name.partition("::") for schema in schemas)
+    return {name for library, _, name in found if library == "mbf_kernels"}
+
+
 def triangle(d):
     return d * (d + 1) // 2
 
