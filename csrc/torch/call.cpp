@@ -27,10 +27,12 @@ void check_served(const char* name, ScalarType type, const Place& place) {
 
 // Whether the tiles of every tensor follow those of the tensor before it.
 bool is_consistent(const int64_t* starts, const int64_t* blocks, int64_t tensors) {
+  constexpr int64_t kMost = int64_t{1} << 56;  // below it no sum or product here overflows
   if (starts[0] != 0) return false;
   for (int64_t t = 0; t < tensors; ++t) {
+    if (blocks[t] < 0 || blocks[t] > kMost || starts[t] > kMost) return false;
     const int64_t tiles = (blocks[t] + kTileBlocks - 1) / kTileBlocks;
-    if (blocks[t] < 0 || starts[t + 1] != starts[t] + tiles) return false;
+    if (starts[t + 1] != starts[t] + tiles) return false;
   }
   return true;
 }

@@ -132,6 +132,17 @@ BAD = [
     ("invert_", "layout", torch.tensor([[0, 3, 3], [48, -1, 0]]), r"layout: expected the first"),
     ("invert_", "layout", torch.tensor([[0, 1, 4], [3, 17, 0]]), r"layout: expected the first"),
     ("invert_", "layout", torch.tensor([[1, 2, 4], [3, 17, 0]]), r"layout: expected the first"),
+    # Counts whose sums leave 64 bits and come back to the three tiles there are.
+    *(
+        (name, "layout", torch.tensor([[0, 2**63 - 1, 3], [2**63 - 1, 64, 0]]), "layout: expected")
+        for name in ("update_", "invert_", "step_", "fused_step_")
+    ),
+    (
+        "update_",
+        "layout",
+        torch.tensor([[0, *range(2**58, 2**63, 2**58), 3], [2**62] * 31 + [2**62 + 48, 0]]),
+        "layout: expected",
+    ),
     ("invert_", "layout", torch.zeros(3), r"layout: expected int64, got float32"),
     ("invert_", "layout", torch.zeros(2, 0).long(), r"layout: expected shape \(2, 1\)"),
     ("step_", "layout", TileLayout(9, (17, 3)).table, r"params\[0\]: expected 153 numbers, got 27"),
