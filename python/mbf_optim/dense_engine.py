@@ -83,10 +83,16 @@ class Run:
     def move(self, which: Sequence[int], lr: float | Tensor, weight_decay: float) -> None:
         """Moves these parameters along their directions."""
         params = [self.params[i] for i in which]
+        directions = [self.directions[i] for i in which]
+        if weight_decay and params[0].element_size() == 2:
+            # Rounded once, after both terms: decay alone is mostly less than half of the last bit.
+            for param, direction in zip(self.shaped(params, which), directions, strict=True):
+                wide = param.to(direction.dtype)
+                param.copy_(wide * (1.0 - lr * weight_decay) - lr * direction)
+            return
         if weight_decay:
             torch._foreach_mul_(params, 1.0 - lr * weight_decay)
         params = self.shaped(params, which)
-        directions = [self.directions[i] for i in which]
         if isinstance(lr, Tensor):
             torch._foreach_sub_(params, torch._foreach_mul(directions, lr))
         else:

@@ -305,3 +305,22 @@ def test_weight_decay_does_not_enter_the_state(device, graft):
         take_steps(model, opt, range(4))
         states.append(snapshot(opt)["state"])
     assert_equal_trees(*states)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize(("lr", "weight_decay"), [(1e-2, 0.1), (3e-3, 1.0)])
+def test_rounding_does_not_change_the_decay_of_short_parameters(device, lr, weight_decay, dtype):
+    """The mean weight of a dense layer falls by 1 - lr * weight_decay a step, as in float64."""
+    steps, size = 600, 64
+    layer = nn.Linear(size, size, bias=False, device=device, dtype=dtype)
+    nn.init.ones_(layer.weight)
+    opt = MBF(layer, lr=lr, weight_decay=weight_decay, graft="adam")
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        grad = torch.randn(size, size, generator=generator)
+        layer.weight.grad = (grad - grad.mean()).to(device, dtype)
+        opt.step()
+    expected = (1.0 - lr * weight_decay) ** steps
+    # Random steps of at most lr an element, averaged over all of them.
+    noise = lr * (steps / (1.0 - 0.9)) ** 0.5 / size
+    assert abs(layer.weight.double().mean().item() - expected) < 3 * noise
