@@ -59,7 +59,8 @@ def check_options(options: dict[str, Any]) -> None:
     _check_choice("damping_scale", options["damping_scale"], (None, "absolute", "layer"))
     _check_choice("inverse_dtype", options["inverse_dtype"], (torch.float32, torch.bfloat16))
     for name in ("early_refresh", "stagger", "maximize"):
-        _check_choice(name, options[name], (True, False))
+        if not isinstance(options[name], bool):  # 1 equals True, and torch's kernels refuse it
+            raise ValueError(f"{name}: expected one of True, False, got {options[name]!r}")
 
 
 # --- resolving --------------------------------------------------------------------------------

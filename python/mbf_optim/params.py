@@ -43,6 +43,7 @@ def read_params(given: dict[str, Any], count: int) -> tuple[list[Layer], list[An
     entries: list[Any] = [params] if isinstance(params, Tensor) else list(params)
     _check_distinct([entry[1] if isinstance(entry, tuple) else entry for entry in entries])
     if entries and all(isinstance(entry, tuple) for entry in entries):
+        _check_names(entries)
         return layers_of_names(entries), entries
     for entry in entries:
         if not isinstance(entry, Tensor):
@@ -65,6 +66,19 @@ def _check_distinct(tensors: list[Any]) -> None:
     for i, tensor in enumerate(tensors):
         if first.setdefault(id(tensor), i) != i:
             raise ValueError(f"params: number {i} is number {first[id(tensor)]} again")
+
+
+def _check_names(named: list[tuple[str, Tensor]]) -> None:
+    """Two parameters of one name could not be told apart: whose bias is a bias?"""
+    first: dict[str, int] = {}
+    for i, (name, _) in enumerate(named):
+        if first.setdefault(name, i) != i:
+            raise ValueError(
+                f"params: expected distinct names, but numbers {first[name]} and {i} are both "
+                f"{name!r}; name the parameters of several models apart, as in "
+                "[(f'decoder.{name}', p) for name, p in decoder.named_parameters()], or put the "
+                "models into one nn.ModuleDict"
+            )
 
 
 def dtype_name(dtype: torch.dtype) -> str:

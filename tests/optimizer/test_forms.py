@@ -161,6 +161,16 @@ def test_a_parameter_given_twice_is_an_error(device, shape):
         MBF([p, p], lr=0.1)
 
 
+def test_two_parameters_of_one_name_are_an_error():
+    """Which bias belongs to which weight could not be told."""
+    encoder, decoder = nn.Linear(3, 2), nn.Linear(2, 3)
+    both = [*encoder.named_parameters(), *decoder.named_parameters()]
+    with pytest.raises(ValueError, match="expected distinct names, but numbers 0 and 2 are both"):
+        MBF(both)
+    apart = [(f"{i}.{name}", p) for i, (name, p) in enumerate(both)]
+    MBF(apart)
+
+
 def test_complex_parameters_are_an_error():
     model = nn.ParameterDict({"phase": nn.Parameter(torch.ones(3, dtype=torch.complex64))})
     with pytest.raises(TypeError, match=r"phase: expected a real parameter, got torch.complex64"):
@@ -220,6 +230,7 @@ BAD_OPTIONS = [
     ("damping_scale", "global", ValueError, r"damping_scale: .*'layer', got 'global'"),
     ("stagger", None, ValueError, r"stagger: expected one of True, False, got None"),
     ("maximize", 2, ValueError, r"maximize: expected one of True, False, got 2"),
+    ("maximize", 1, ValueError, r"maximize: expected one of True, False, got 1"),
     ("on_failure", "stop", ValueError, r"on_failure: expected 'warn', .* got 'stop'"),
 ]
 
