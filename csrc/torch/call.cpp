@@ -96,6 +96,11 @@ void Call::set_inverse(const Tensor& inverse, bool written) {
   check_served("inverse", type, place_);
   job_.float64 = type == kDouble;
   check_state("inverse", inverse, {tiles(), triangle_elements(d_), kTileBlocks}, type, place_);
+  // Streaming stores take whole lines. torch's own allocations are aligned.
+  const auto address = reinterpret_cast<uintptr_t>(inverse.data_ptr());
+  if (written && !place_.cuda && address % 64 != 0) {
+    fail("inverse: expected memory aligned to 64 bytes");
+  }
   memory_.add("inverse", inverse, written);
   job_.inverse = inverse.data_ptr();
   job_.inverse_format = type == kBFloat16 ? Format::BFloat16

@@ -208,6 +208,18 @@ def test_operators_refuse_overlapping_memory():
         operator("step_")(*arguments.values())
 
 
+@pytest.mark.parametrize("name", ["invert_", "fused_step_"])
+def test_operators_refuse_an_inverse_that_is_not_aligned(name):
+    """Beyond the cache it is written by streaming stores, which need whole lines."""
+    arguments = operator_arguments(name)
+    inverse = arguments["inverse"]
+    room = torch.zeros(inverse.numel() + 1)
+    arguments["inverse"] = room[1:].view(inverse.shape)
+    with pytest.raises(RuntimeError, match="inverse: expected memory aligned to 64 bytes"):
+        operator(name)(*arguments.values())
+    assert not room.any()
+
+
 def test_the_spd_inverse_operator_refuses_bad_arguments():
     op = torch.ops.mbf_kernels.spd_inverse
     for bad, match in (
