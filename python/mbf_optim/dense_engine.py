@@ -131,7 +131,7 @@ class DenseEngine(Engine):
     # --- stepping -----------------------------------------------------------------------------
 
     def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
-        self._check_not_moved()
+        self._check_unchanged()
         grads = [p.grad for p in self.params]
         for owner, grad in zip(self._whole.owners, grads, strict=True):
             if grad is not None and grad.layout is not torch.strided:

@@ -40,11 +40,13 @@ class ElementwiseEngine(Engine):
 
         self.averages = [zeros(p) for p in self.params]
         self.squares = [zeros(p) for p in self.params]
+        # In the order of the parameters, which need not be theirs later on.
+        self._state_contiguous = all(map(Tensor.is_contiguous, self.averages))
         self._k = torch.zeros((), dtype=torch.float32, device=self.device)
         self._momentum: float | None = None  # the mu that the averages are scaled for
 
     def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
-        self._check_not_moved()
+        self._check_unchanged()
         self._follow_momentum(group["momentum"])
         grads: list[Any] = [p.grad for p in self.params]
         for cohort in self._cohorts([grad is not None for grad in grads]):
@@ -72,7 +74,8 @@ class ElementwiseEngine(Engine):
                     check_dense(layer.name, layer.weight.grad)
             return False
         return (
-            self.state_dtype is self.dtype
+            self._state_contiguous
+            and self.state_dtype is self.dtype
             and all(map(Tensor.is_contiguous, params))
             and all(map(Tensor.is_contiguous, grads))
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -21,7 +21,8 @@ from .options import ParamGroup, schedule_of
 from .params import dtype_name
 from .schedule import Due
 
-_dtype_and_device = attrgetter("dtype", "device")
+_shape = attrgetter("shape")
+_kept = attrgetter("shape", "dtype", "device")
 
 
 class Cohort(NamedTuple):
@@ -44,7 +45,9 @@ class Engine(ABC):
         first = self.layers[0].weight
         self.dtype, self.device = first.dtype, first.device
         self._all_params = [p for layer in self.layers for p in layer.parameters]
-        self._made_for = list(map(_dtype_and_device, self._all_params))
+        self._made_for = list(map(_kept, self._all_params))
+        self._shapes = list(map(_shape, self._all_params))
+        self._addresses: list[int] = []  # of the parameters when they were last compared
         self.assign_turns(0, self.turn_count)
 
     # --- stepping -----------------------------------------------------------------------------
@@ -106,24 +109,41 @@ class Engine(ABC):
         for (k, warm), chosen in groups.items():
             yield Cohort(k, warm, tuple(chosen))
 
-    def _check_not_moved(self) -> None:
-        """Raises if a parameter was cast or moved since the state was made."""
-        if list(map(_dtype_and_device, self._all_params)) == self._made_for:
+    def _check_unchanged(self) -> None:
+        """Raises if a parameter was cast, moved or got another shape since the state was made.
+
+        A cast or a move brings another address, a view may not: shapes are compared at every step,
+        the rest where an address is new.
+        """
+        params = self._all_params
+        addresses = list(map(Tensor.data_ptr, params))
+        if addresses == self._addresses and list(map(_shape, params)) == self._shapes:
             return
+        if list(map(_kept, params)) != self._made_for:
+            self._refuse_changed()
+        self._addresses = addresses
+
+    def _refuse_changed(self) -> NoReturn:
         names = [
             layer.name if p is layer.weight else f"bias of {layer.name}"
             for layer in self.layers
             for p in layer.parameters
         ]
-        for param, place, name in zip(self._all_params, self._made_for, names, strict=True):
-            if _dtype_and_device(param) != place:
-                dtype, device = place
+        for param, made_for, name in zip(self._all_params, self._made_for, names, strict=True):
+            shape, dtype, device = made_for
+            if param.shape != shape:
+                raise RuntimeError(
+                    f"{name}: its state is for shape {tuple(shape)}, but the parameter now has "
+                    f"shape {tuple(param.shape)}; make a new optimizer for the new parameter"
+                )
+            if (param.dtype, param.device) != (dtype, device):
                 raise RuntimeError(
                     f"{name}: its state is for {dtype_name(dtype)} on {device}, but the "
                     f"parameter is now {dtype_name(param.dtype)} on {param.device}; move or cast "
                     "the model before the first step, or make a new optimizer and load the state "
                     "into it"
                 )
+        raise AssertionError("called only where something changed")
 
     # --- saving and loading -------------------------------------------------------------------
 
