@@ -198,7 +198,6 @@ __device__ __forceinline__ void step_tile(const RunParameters& p, const Segment&
                                           const TilePlace& at, const float* grads, float* momenta,
                                           float* directions) {
   const RunHeader& job = p.job;
-  const StepScalars<float> scalars = live_step(job).scalars;
   const int stride = stage_stride(at.d);
   const auto view = [&](const void* data, Natural natural) {
     return natural_view(p, data, natural, at.block, at.count);
@@ -207,7 +206,7 @@ __device__ __forceinline__ void step_tile(const RunParameters& p, const Segment&
     if (i / stride >= at.count) momenta[i] = 0;  // padding
   }
   for_natural(view(segment.momenta, segment.natural[2]), at.d, [&](auto& m, int block, int e) {
-    const float fresh = accumulated(scalars, widen(m), grads[block * stride + e]);
+    const float fresh = accumulated(job.scalars, widen(m), grads[block * stride + e]);
     momenta[block * stride + e] = fresh;
     m = narrow<std::remove_reference_t<decltype(m)>>(fresh);
   });
@@ -220,6 +219,7 @@ __device__ __forceinline__ void step_tile(const RunParameters& p, const Segment&
     multiply_rows(static_cast<const float*>(job.inverse) + start, momenta, directions, at.d);
   }
   __syncthreads();
+  const StepScalars<float> scalars = live_step(job).scalars;
   if (job.directions == nullptr) {
     for_natural(view(segment.params, segment.natural[0]), at.d, [&](auto& w, int block, int e) {
       const float fresh = moved(scalars, widen(w), directions[block * stride + e]);
