@@ -63,7 +63,7 @@ TORCH_SOURCES = [
     "torch/block_views.cpp",
     "torch/memory_map.cpp",
 ]
-PLAIN_SOURCES = ["cpu/isa.cpp", "cpu/driver.cpp"]
+PLAIN_SOURCES = ["cpu/isa.cpp", "cpu/driver.cpp", "cpu/page_protection.cpp"]
 
 CUDA_ARCHITECTURES = ("75", "80", "86", "89", "90", "100", "120")
 CUDA_FLAGS = [

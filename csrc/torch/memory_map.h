@@ -29,8 +29,4 @@ class MemoryMap {
   std::vector<Range> ranges_;
 };
 
-// Index of the first of these bytes that cannot be written, or -1. Asks the system, in two calls
-// for up to 512 bytes.
-int64_t first_read_only(const std::vector<void*>& bytes);
-
 }  // namespace mbf

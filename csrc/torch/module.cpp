@@ -2,17 +2,21 @@
 // the system itself. The operators are in schemas.cpp and operators.h.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/stable/library.h>
 
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "../cpu/driver.h"
 #include "../cpu/huge_pages.h"
 #include "../cpu/isa.h"
-#include "memory_map.h"
+#include "../cpu/page_protection.h"
+#include "../job.h"
 
 namespace {
 
@@ -48,9 +52,18 @@ PYBIND11_MODULE(_C, m) {
   m.def(
       "memory_is_writable",
       [](uintptr_t data, size_t bytes) {
-        if (bytes == 0) return true;
-        return mbf::first_read_only(
-                   {reinterpret_cast<void*>(data), reinterpret_cast<void*>(data + bytes - 1)}) < 0;
+        return bytes == 0 || mbf::first_read_only({data, data + bytes - 1}) < 0;
       },
       pybind11::arg("data"), pybind11::arg("bytes"));
+  m.def(
+      "mapping_of",
+      [](uintptr_t address, bool from_list) -> std::optional<std::tuple<size_t, size_t, bool>> {
+        mbf::Mapping found;
+        const bool known =
+            from_list ? mbf::find_in_list(address, found) : mbf::query_mapping(address, found);
+        if (!known) return std::nullopt;
+        return std::tuple<size_t, size_t, bool>{found.begin, found.end, found.writable};
+      },
+      pybind11::arg("address"), pybind11::arg("from_list"),
+      "(begin, end, writable) of the mapping of an address; None where the system does not say.");
 }
