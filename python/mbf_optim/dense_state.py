@@ -23,6 +23,7 @@ import mbf_kernels as mk
 from .dense_form import Form, split
 
 _EPSILON = 1e-8
+_LEAST_NORM = 1e-15  # below it squares leave the range of float32
 _LEAST_RELATIVE_DAMPING = 1e-30
 
 
@@ -151,12 +152,27 @@ class DenseState:
             split(self.directions, 3, form.pieces, form.width).copy_(cut)
         if self.target_norms is not None:
             scale = self.target_norms / _norms(self.directions)
-            # A direction of zero stays zero.
-            self.directions.mul_(scale.nan_to_num_(0.0, 0.0))
+            scale.nan_to_num_(0.0, 0.0)  # a direction of zero stays zero
+            if scale.dtype == self.directions.dtype:
+                self.directions.mul_(scale)
+            else:
+                self.directions.copy_(self.directions * scale)
 
 
 def _norms(values: Tensor) -> Tensor:
-    """The norm of each layer over its finite rows, so that a bad row does not affect the others."""
-    rows = torch.linalg.vector_norm(values, dim=3, keepdim=True).nan_to_num_(0.0, 0.0)
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=(1, 2, 3), keepdim=True)
+    """The norm of each layer over its finite rows, so that a bad row does not affect the others.
+
+    In float64 where squares would overflow or vanish: while all gradients of a layer were zero, its
+    ``P`` is 1e30 on the diagonal. Reading whether they do costs nothing on a CPU.
+    """
+    if values.device.type == "cpu":
+        rows = torch.linalg.vector_norm(values, dim=3, keepdim=True)
+        overflow = bool(rows.isinf().any())
+        norms: Tensor = torch.linalg.vector_norm(
+            rows.nan_to_num_(0.0, 0.0), dim=(1, 2, 3), keepdim=True
+        )
+        if not overflow and bool((norms > _LEAST_NORM).all()):
+            return norms
+    rows = torch.linalg.vector_norm(values, dim=3, keepdim=True, dtype=torch.float64)
+    norms = torch.linalg.vector_norm(rows.nan_to_num_(0.0, 0.0), dim=(1, 2, 3), keepdim=True)
     return norms
