@@ -43,7 +43,7 @@ class BlockEngine(Engine):
     # --- stepping -----------------------------------------------------------------------------
 
     def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
-        self._check_unchanged()
+        self._check_shapes()
         grads = [p.grad for p in self.params]
         # To maximize, lr is negative; so is weight_decay, since their product must stay the same.
         sign = -1.0 if group["maximize"] else 1.0
@@ -74,7 +74,7 @@ class BlockEngine(Engine):
                     update=update,
                     invert=due.invert,
                 )
-            except mk.TensorError as error:
+            except (mk.TensorError, RuntimeError) as error:
                 self._explain(error)
             if due.refreshed:
                 self.failures.record(self.blocks.failures())
@@ -88,8 +88,11 @@ class BlockEngine(Engine):
         here = set(chosen)
         return [grad if i in here else None for i, grad in enumerate(grads)]
 
-    def _explain(self, error: mk.TensorError) -> NoReturn:
+    def _explain(self, error: Exception) -> NoReturn:
         """Raises the error of a refused step in the terms of the optimizer: by the layer's name."""
+        self._check_unchanged()  # if a parameter was moved or cast, the error should say that
+        if not isinstance(error, mk.TensorError):
+            raise error
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{self.layers[error.index].name}, {error}") from error
 

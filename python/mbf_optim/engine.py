@@ -123,6 +123,11 @@ class Engine(ABC):
             self._refuse_changed()
         self._addresses = addresses
 
+    def _check_shapes(self) -> None:
+        """The same for shapes alone, where a kernel sees to the rest."""
+        if list(map(_shape, self._all_params)) != self._shapes:
+            self._refuse_changed()
+
     def _refuse_changed(self) -> NoReturn:
         names = [
             layer.name if p is layer.weight else f"bias of {layer.name}"
