@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ class Compiled(Backend):
     def availability(self) -> Availability:
         if EXTENSION is None:
             return Availability(False, WHY_MISSING)
-        return _cpu() if self.name == "cpu" else _cuda()
+        return _cpu(EXTENSION) if self.name == "cpu" else _cuda(EXTENSION)
 
     def refuses(self, device: torch.device) -> bool:
         return device.type != self.name
@@ -161,12 +162,12 @@ class Compiled(Backend):
         _check_one_device(*params, *grads, *momenta, stats, tallies, inverse, info)
 
 
-def _cpu() -> Availability:
-    return Availability(True, f"instruction set {EXTENSION.current_isa()}")  # type: ignore[union-attr]
+def _cpu(extension: ModuleType) -> Availability:
+    return Availability(True, f"instruction set {extension.current_isa()}")
 
 
-def _cuda() -> Availability:
-    built = ", ".join(EXTENSION.cuda_architectures)  # type: ignore[union-attr]
+def _cuda(extension: ModuleType) -> Availability:
+    built = ", ".join(extension.cuda_architectures)
     if not built:
         return Availability(
             False,

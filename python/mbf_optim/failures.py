@@ -43,13 +43,13 @@ class _CudaCopy:
     def __init__(self, failed: Tensor) -> None:
         self._host = torch.empty((), dtype=failed.dtype, pin_memory=True)
         self._host.copy_(failed, non_blocking=True)
-        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types here
         self._event.record(torch.cuda.current_stream(failed.device))
 
     def done(self) -> bool:
         if torch.cuda.is_current_stream_capturing():
             return False  # a query would end the capture of a CUDA graph
-        return bool(self._event.query())  # type: ignore[no-untyped-call]
+        return bool(self._event.query())  # type: ignore[no-untyped-call]  # nor here
 
     def value(self) -> int:
         self._event.synchronize()
