@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ TILE_BLOCKS = 16
 MAX_SMALL_BLOCK = 64  # the largest that the small-block kernels take
 
 
-@lru_cache(maxsize=64)
 def _triangle_map(d: int, device: torch.device) -> Tensor:
     """``(d, d)`` int64: the position in a packed triangle of every element of the full matrix."""
     row = torch.arange(d, device=device).unsqueeze(1)
@@ -66,6 +65,10 @@ class TileLayout:
     width: int = field(init=False)
     triangle: int = field(init=False)
     tile_starts: tuple[int, ...] = field(init=False)
+    # As the compiled operators take it: int64 [2, tensors + 1] on the host. The first row has the
+    # first tile of each tensor and the number of all tiles, the second the number of blocks of each
+    # tensor and a 0.
+    table: Tensor = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         d = self.block_size
@@ -76,6 +79,8 @@ class TileLayout:
         object.__setattr__(self, "width", width)
         object.__setattr__(self, "triangle", d * (d + 1) // 2)
         object.__setattr__(self, "tile_starts", tuple(starts))
+        rows = [starts, [*self.block_counts, 0]]
+        object.__setattr__(self, "table", torch.tensor(rows, dtype=torch.int64, device="cpu"))
 
     @property
     def tiles(self) -> int:
@@ -88,15 +93,6 @@ class TileLayout:
     @property
     def state_shape(self) -> tuple[int, int, int]:
         return (self.tiles, self.triangle, self.width)
-
-    @cached_property
-    def table(self) -> Tensor:
-        """The layout as the compiled operators take it: int64 ``[2, tensors + 1]`` on the host.
-
-        The first row has the first tile of each tensor and the number of all tiles, the second the
-        number of blocks of each tensor and a 0.
-        """
-        return torch.tensor([self.tile_starts, (*self.block_counts, 0)], dtype=torch.int64)
 
     @cached_property
     def all(self) -> tuple[Span, ...]:

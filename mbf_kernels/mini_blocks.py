@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -93,7 +93,9 @@ class MiniBlocks:
         )
         self._buffers = NO_BUFFERS
         self._buffers_for = ""  # the name of the backend that they were made for
-        self._damping = torch.zeros(1, dtype=torch.float64)  # holds a damping given as a float
+        self._damping = torch.zeros(
+            1, dtype=torch.float64, device="cpu"
+        )  # holds a damping given as a float
 
     # --- what the state holds -------------------------------------------------------------------
 
@@ -154,10 +156,19 @@ class MiniBlocks:
         """The shapes of the tensors in :meth:`state_dict`."""
         return self._state.natural_shapes()
 
-    def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
+    def state_views(self) -> dict[str, list[Tensor]]:
+        """The state as it lies in memory: the entries of :meth:`state_dict`, as views.
+
+        They have the shapes of the tiles: writing to them changes the state.
+        """
+        return self._state.views()
+
+    def load_state_dict(self, state: Mapping[str, Sequence[Tensor | None]]) -> None:
         """Copies a state from :meth:`state_dict`, in this object's dtypes and on its device.
 
-        Raises ``ValueError``, before anything is written, if a key is missing or a shape differs.
+        Tensors in the form of :meth:`state_views` are taken too. A parameter whose entries are None
+        keeps its state. Raises ``ValueError``, before anything is written, if a key is missing or a
+        tensor does not fit.
         """
         self._state.load(state)
 

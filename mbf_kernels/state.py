@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -88,27 +90,66 @@ class BlockState:
         triangles: list[tuple[int, ...]] = [(count, self.layout.triangle) for count in counts]
         return {"stats": triangles, "weights": [(count,) for count in counts], "inverse": triangles}
 
-    def load(self, natural: dict[str, list[Tensor]]) -> None:
-        """Copies what :meth:`natural` returned, in this state's dtypes and on its device."""
-        layout = self.layout
-        wanted = self.natural_shapes()
-        for name, shapes in wanted.items():
-            if name not in natural:
-                raise ValueError(f"state: expected keys {list(wanted)}, got {list(natural)}")
-            found = [tuple(tensor.shape) for tensor in natural[name]]
-            if found != shapes:
-                raise ValueError(f"state[{name!r}]: expected shapes {shapes}, got {found}")
-        if not layout.blocks:
-            return
-        device = self.stats.device
-        flat = {name: torch.cat([t.to(device) for t in natural[name]]) for name in wanted}
-        layout.scatter_(self.stats, flat["stats"])
-        layout.scatter_(self.inverse, flat["inverse"])
-        for span, weights in zip(
-            layout.all, layout.split(flat["weights"], layout.all), strict=True
-        ):
-            self.tallies[span.tiles, 0] = weights[:: layout.width].double()
+    def views(self) -> dict[str, list[Tensor]]:
+        """The memory of each parameter's state: see ``MiniBlocks.state_views``."""
+        starts = self.layout.tile_starts
+        own = [slice(first, last) for first, last in pairwise(starts)]
+        return {
+            "stats": [self.stats[tiles] for tiles in own],
+            "weights": [self.tallies[tiles, 0] for tiles in own],
+            "inverse": [self.inverse[tiles] for tiles in own],
+        }
+
+    def load(self, state: Mapping[str, Sequence[Tensor | None]]) -> None:
+        """Copies what :meth:`natural` or :meth:`views` returned.
+
+        In this state's dtypes and on its device. A parameter whose entries are None keeps its own.
+        """
+        natural, views = self.natural_shapes(), self.views()
+        self._check(state, natural, views)
+        spans = {span.tensor: span for span in self.layout.all}
+        for i, span in spans.items():
+            if state["stats"][i] is None:
+                continue
+            for name in natural:
+                value, memory = state[name][i], views[name][i]
+                assert value is not None  # checked
+                value = value.detach().to(memory.device)
+                if value.shape == memory.shape and natural[name][i] != tuple(memory.shape):
+                    memory.copy_(value)
+                elif name == "weights":
+                    memory.copy_(value[:: self.layout.width])
+                else:
+                    self.layout.scatter_(getattr(self, name), value, [span])
+            self.info[span.tiles] = 0
         self.refresh_traces()
+
+    @staticmethod
+    def _check(
+        state: Mapping[str, Sequence[Tensor | None]],
+        natural: dict[str, list[tuple[int, ...]]],
+        views: dict[str, list[Tensor]],
+    ) -> None:
+        for name, shapes in natural.items():
+            if not isinstance(state, Mapping) or name not in state:
+                have = list(state) if isinstance(state, Mapping) else type(state).__name__
+                raise ValueError(f"state: expected keys {list(natural)}, got {have}")
+            values = state[name]
+            if not isinstance(values, Sequence) or len(values) != len(shapes):
+                raise ValueError(f"state[{name!r}]: expected a list of {len(shapes)} tensors")
+            for i, value in enumerate(values):
+                if (value is None) != (state["stats"][i] is None):
+                    raise ValueError(f"state[{name!r}][{i}]: None for some keys but not for all")
+                if value is None:
+                    continue
+                if not isinstance(value, Tensor) or not value.is_floating_point():
+                    kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
+                    raise ValueError(f"state[{name!r}][{i}]: expected a float tensor, got {kind}")
+                if tuple(value.shape) not in (shapes[i], tuple(views[name][i].shape)):
+                    raise ValueError(
+                        f"state[{name!r}][{i}]: expected shape {shapes[i]}, got "
+                        f"{tuple(value.shape)}"
+                    )
 
     def refresh_traces(self) -> None:
         """Computes the traces in ``tallies`` from the statistics.

@@ -73,7 +73,9 @@ def _natural(
 
 def _per_block(values: Sequence[float] | Tensor, spans: Sequence[Span], like: Tensor) -> Tensor:
     """One value per tensor, repeated for each block of these spans, ``(N,)``."""
-    chosen = torch.as_tensor(values).to(like)[[span.tensor for span in spans]]
+    chosen = torch.as_tensor(values, dtype=like.dtype, device=like.device)[
+        [span.tensor for span in spans]
+    ]
     counts = torch.tensor([len(span) for span in spans], device=like.device)
     return chosen.repeat_interleave(counts)
 

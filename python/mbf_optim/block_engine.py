@@ -10,9 +10,9 @@ from torch import Tensor
 
 import mbf_kernels as mk
 
-from .checkpoints import States, check_entry
-from .curvature import Curvature, sample_betas
-from .engine import Engine
+from .checkpoints import States
+from .curvature import Curvature, finite_blocks, sample_betas
+from .engine import Engine, Shapes
 from .layers import Layer
 from .options import ParamGroup, damping_of, learning_rate_of, momentum_correction
 
@@ -31,6 +31,7 @@ class BlockEngine(Engine):
         super().__init__(layers, kind)
         self.params = [layer.weight for layer in self.layers]
         plain = [p.detach() for p in self.params]
+        self.block_size = block_size
         self.blocks = mk.MiniBlocks(plain, block_size, inverse_dtype)
         # Contiguous, even if a parameter is channels_last: the kernels read both.
         self.momenta = [
@@ -43,7 +44,6 @@ class BlockEngine(Engine):
     # --- stepping -----------------------------------------------------------------------------
 
     def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
-        self._check_shapes()
         grads = [p.grad for p in self.params]
         # To maximize, lr is negative; so is weight_decay, since their product must stay the same.
         sign = -1.0 if group["maximize"] else 1.0
@@ -103,13 +103,23 @@ class BlockEngine(Engine):
     ) -> None:
         for sample, sample_beta in zip(curvature, sample_betas(beta, len(curvature)), strict=True):
             grads = [sample.get(p, p.grad) for p in self.params]
-            self.blocks.update_(self._choose(grads, chosen), sample_beta)
+            self._update(self._choose(grads, chosen), sample_beta)
+
+    def _update(self, grads: Sequence[Tensor | None], beta: float) -> None:
+        """Statistics from gradients that move nothing: the model goes on if they overflow."""
+        kept = []
+        for grad in grads:
+            clean, left_out = (None, 0) if grad is None else finite_blocks(grad, self.block_size)
+            kept.append(clean)
+            self.left_out += left_out
+        self.blocks.update_(kept, beta)
 
     def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
         mine = [grads.get(p) for p in self.params]
-        self.blocks.update_(mine, 1.0 - 1.0 / count)
+        self._update(mine, 1.0 - 1.0 / count)
         for i, grad in enumerate(mine):
-            self.warm[i] = self.warm[i] or grad is not None
+            if grad is not None:
+                self._had_warm_start(i)
 
     def finish_average(self, group: ParamGroup) -> None:
         damping, relative = damping_of(group)
@@ -122,43 +132,50 @@ class BlockEngine(Engine):
         """How the blocks are arranged in the parameter: (O, I) for convolutions."""
         return tuple(layer.weight.shape[: 2 if layer.family == "conv" else 1])
 
-    def export(self) -> States:
-        state = self.blocks.state_dict()
-        exported = {}
-        for i, layer in enumerate(self.layers):
-            shape = self._natural_shape(layer)
-            entry = self._export_counts(i) | {"momentum_buffer": self.momenta[i].clone()}
-            for name, values in state.items():
-                entry[name] = values[i].reshape(*shape, *values[i].shape[1:])
+    def tensors(self) -> States:
+        memory = self.blocks.state_views()
+        tensors: States = {}
+        for i, param in enumerate(self.params):
+            entry = {"momentum_buffer": self.momenta[i]}
+            entry |= {name: views[i] for name, views in memory.items()}
             if self.target_norms is not None:
-                entry["target_norm"] = self.target_norms[i].clone()
-            exported[layer.weight] = entry
+                entry["target_norm"] = self.target_norms[i]
+            tensors[param] = entry
+        return tensors
+
+    def export(self) -> States:
+        exported = super().export()
+        for name, values in self.blocks.state_dict().items():
+            for layer, value in zip(self.layers, values, strict=True):
+                shape = (*self._natural_shape(layer), *value.shape[1:])
+                exported[layer.weight][name] = value.reshape(shape)
         return exported
 
-    def check(self, saved: States) -> None:
-        shapes = self.blocks.state_shapes()
-        for i, layer in enumerate(self.layers):
-            if layer.weight not in saved:
-                continue
-            wanted = {"momentum_buffer": tuple(layer.weight.shape)}
-            for name, of_layers in shapes.items():
-                wanted[name] = (*self._natural_shape(layer), *of_layers[i][1:])
-            if self.target_norms is not None:
-                wanted["target_norm"] = ()
-            check_entry(layer.name, saved[layer.weight], wanted)
+    def shapes(self, i: int, param: Tensor) -> Shapes:
+        shapes: Shapes = {"momentum_buffer": [tuple(param.shape)]}
+        natural = self.blocks.state_shapes()
+        for name, views in self.blocks.state_views().items():
+            arranged = (*self._natural_shape(self.layers[i]), *natural[name][i][1:])
+            shapes[name] = [arranged, tuple(views[i].shape)]
+        if self.target_norms is not None:
+            shapes["target_norm"] = [()]
+        return shapes
 
-    def load(self, saved: States) -> None:
-        state = self.blocks.state_dict()
-        for i, layer in enumerate(self.layers):
-            entry = saved.get(layer.weight)
-            if entry is None:
-                continue
-            self._load_counts(i, entry)
-            self.momenta[i].copy_(entry["momentum_buffer"])
-            for name, values in state.items():
-                values[i] = entry[name].reshape(values[i].shape)
-            if self.target_norms is not None:
-                self.target_norms[i] = entry["target_norm"]
+    def load_tensors(self, saved: States) -> None:
+        natural = self.blocks.state_shapes()
+        memory = self.blocks.state_views()
+        state: dict[str, list[Tensor | None]] = {name: [] for name in natural}
+        for i, param in enumerate(self.params):
+            entry = saved.get(param)
+            for name, shapes in natural.items():
+                value = None if entry is None else entry[name]
+                if value is not None and value.shape != memory[name][i].shape:
+                    value = value.reshape(shapes[i])
+                state[name].append(value)
+            if entry is not None:
+                self.momenta[i].copy_(entry["momentum_buffer"])
+                if self.target_norms is not None:
+                    self.target_norms[i] = entry["target_norm"]
         self.blocks.load_state_dict(state)
 
     @property

@@ -65,3 +65,21 @@ def sample_betas(beta: float, samples: int) -> list[float]:
     return [
         (1.0 - (samples - i) * share) / (1.0 - (samples - i - 1) * share) for i in range(samples)
     ]
+
+
+def finite_blocks(grad: Tensor, block_size: int) -> tuple[Tensor, Tensor | int]:
+    """A gradient with zeros in the blocks whose ``D D^T`` is not finite, and their number.
+
+    One such block would make the average ``G`` of its samples non-finite for good.
+    """
+    blocks = grad.reshape(-1, block_size)
+    bad = overflows(blocks)
+    if grad.device.type == "cpu" and not bad.any():
+        return grad, 0
+    return torch.where(bad[:, None], 0.0, blocks).reshape(grad.shape), bad.sum()
+
+
+def overflows(rows: Tensor) -> Tensor:
+    """Which rows have a sum of squares that is not finite in the precision of statistics."""
+    wide = torch.promote_types(rows.dtype, torch.float32)
+    return rows.to(wide).square().sum(dim=-1).isfinite().logical_not()

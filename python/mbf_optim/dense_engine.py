@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .checkpoints import States, check_entry
+from .checkpoints import States
 from .curvature import Curvature, sample_betas
-from .dense_form import Form, parameters_in_rows, shaped_as_in_rows
+from .dense_form import Form, parameters_in_rows, shaped_as_in_rows, shaped_as_parameter
 from .dense_state import DenseState
-from .engine import Engine, check_dense
+from .engine import Engine, Shapes
 from .layers import Layer
 from .options import ParamGroup, damping_of, learning_rate_of, momentum_correction
 from .schedule import Due, Part
@@ -131,11 +131,7 @@ class DenseEngine(Engine):
     # --- stepping -----------------------------------------------------------------------------
 
     def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
-        self._check_unchanged()
         grads = [p.grad for p in self.params]
-        for owner, grad in zip(self._whole.owners, grads, strict=True):
-            if grad is not None and grad.layout is not torch.strided:
-                check_dense(owner.name, grad)
         for cohort in self._cohorts(self._layers_present(grads)):
             due = self._due(cohort, group, curvature)
             for run in self._runs(cohort.chosen):
@@ -181,8 +177,7 @@ class DenseEngine(Engine):
         state.precondition_()
         run.move(present.which, learning_rate_of(group), group["weight_decay"])
 
-    @staticmethod
-    def _update(run: Run, grads: Grads, beta: float, curvature: Curvature | None) -> None:
+    def _update(self, run: Run, grads: Grads, beta: float, curvature: Curvature | None) -> None:
         """Statistics from the gradients of a run, or from the samples given instead of them."""
         if curvature is None:
             run.state.update_(run.rows(run.present(grads)), beta)
@@ -190,7 +185,7 @@ class DenseEngine(Engine):
         for sample, sample_beta in zip(curvature, sample_betas(beta, len(curvature)), strict=True):
             own = zip(run.params, grads, strict=True)
             present = run.present([sample.get(param, grad) for param, grad in own])
-            run.state.update_(run.rows(present), sample_beta)
+            self.left_out += run.state.update_(run.rows(present), sample_beta)
 
     # --- taking turns -------------------------------------------------------------------------
 
@@ -218,10 +213,12 @@ class DenseEngine(Engine):
 
     def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
         for i, layer in enumerate(self.layers):
-            if all(p in grads for p in layer.parameters):
-                mine = [grads[p] for p in layer.parameters]
-                self._update(self._single(i), mine, 1.0 - 1.0 / count, None)
-                self.warm[i] = True
+            mine = [grads.get(p) for p in layer.parameters]
+            if any(grad is not None for grad in mine):
+                run = self._single(i)
+                rows = run.rows(run.present(mine))
+                self.left_out += run.state.update_(rows, 1.0 - 1.0 / count)
+                self._had_warm_start(i)
 
     def finish_average(self, group: ParamGroup) -> None:
         self.state.invert_(*damping_of(group))
@@ -229,51 +226,51 @@ class DenseEngine(Engine):
 
     # --- saving and loading -------------------------------------------------------------------
 
-    def export(self) -> States:
-        state = self.state
-        exported: States = {}
-        for param, view in zip(self.params, self._whole.momenta, strict=True):
-            exported[param] = {"momentum_buffer": view.reshape(param.shape).clone()}
-        if state.second_moment is not None:
-            squares = self._whole.parameters_in(state.second_moment)
-            for param, view in zip(self.params, squares, strict=True):
-                exported[param]["second_moment"] = view.reshape(param.shape).clone()
+    def tensors(self) -> States:
+        state, whole = self.state, self._whole
+        tensors: States = {}
+        natural = {"momentum_buffer": state.momenta, "second_moment": state.second_moment}
+        for name, rows in natural.items():
+            views = [] if rows is None else whole.parameters_in(rows)
+            for param, owner, view in zip(whole.params, whole.owners, views, strict=False):
+                entry = tensors.setdefault(param, {})
+                entry[name] = shaped_as_parameter(view, param, owner)
         for i, layer in enumerate(self.layers):
-            for param in layer.parameters:
-                exported[param] |= self._export_counts(i)
-            exported[layer.weight] |= {
-                "stats": state.stats[i].clone(),
-                "weights": state.weights[i].clone(),
-                "inverse": state.inverse[i].clone(),
+            tensors[layer.weight] |= {
+                "stats": state.stats[i],
+                "weights": state.weights[i],
+                "inverse": state.inverse[i],
             }
             if state.target_norms is not None:
-                exported[layer.weight]["target_norm"] = state.target_norms[i].reshape(()).clone()
+                tensors[layer.weight]["target_norm"] = state.target_norms[i, 0, 0, 0]
+        return tensors
+
+    def export(self) -> States:
+        exported = super().export()
+        for param, entry in exported.items():
+            for name in {"momentum_buffer", "second_moment"} & entry.keys():
+                entry[name] = entry[name].reshape(param.shape)
         return exported
 
-    def check(self, saved: States) -> None:
-        for layer in self.layers:
-            if not any(p in saved for p in layer.parameters):
-                continue
-            for param in layer.parameters:
-                wanted: dict[str, tuple[int, ...]] = {"momentum_buffer": tuple(param.shape)}
-                if self.state.second_moment is not None:
-                    wanted["second_moment"] = tuple(param.shape)
-                if param is layer.weight:
-                    wanted |= {
-                        "stats": self.form.square,
-                        "weights": (),
-                        "inverse": self.form.square,
-                    }
-                    if self.state.target_norms is not None:
-                        wanted["target_norm"] = ()
-                check_entry(layer.name, saved.get(param), wanted)
+    def shapes(self, i: int, param: Tensor) -> Shapes:
+        run = self._single(i)
+        k = next(k for k, own in enumerate(run.params) if own is param)
+        allowed = [tuple(param.shape), tuple(run.momenta[k].shape)]
+        shapes: Shapes = {"momentum_buffer": allowed}
+        if self.state.second_moment is not None:
+            shapes["second_moment"] = allowed
+        if param is self.layers[i].weight:
+            square = self.form.square
+            shapes |= {"stats": [square], "weights": [()], "inverse": [square]}
+            if self.state.target_norms is not None:
+                shapes["target_norm"] = [()]
+        return shapes
 
-    def load(self, saved: States) -> None:
+    def load_tensors(self, saved: States) -> None:
         for i, layer in enumerate(self.layers):
             entry = saved.get(layer.weight)
             if entry is None:
                 continue
-            self._load_counts(i, entry)
             run = self._single(i)
             state = run.state
             self._fill(run, run.momenta, saved, "momentum_buffer")
@@ -284,12 +281,13 @@ class DenseEngine(Engine):
             state.stats[0] = entry["stats"]
             state.weights[0] = entry["weights"]
             state.inverse[0] = entry["inverse"]
+        self.state.info.zero_()
 
     @staticmethod
     def _fill(run: Run, places: Sequence[Tensor], saved: States, key: str) -> None:
-        values = [saved[param][key] for param in run.params]
-        for place, value in zip(places, run.shaped(values, range(len(values))), strict=True):
-            place.copy_(value)
+        for i, (param, place) in enumerate(zip(run.params, places, strict=True)):
+            value = saved[param][key]
+            place.copy_(value if value.shape == place.shape else run.shaped([value], [i])[0])
 
     @property
     def state_bytes(self) -> int:

@@ -97,3 +97,14 @@ def shaped_as_in_rows(tensor: Tensor, layer: Layer, form: Form) -> Tensor:
     if layer.transposed and form.rows * form.matrices != tensor.shape[0] * tensor.shape[1]:
         return split(tensor, 0, layer.groups, tensor.shape[0] // layer.groups)
     return tensor
+
+
+def shaped_as_parameter(view: Tensor, param: Tensor, layer: Layer) -> Tensor:
+    """Undoes :func:`shaped_as_in_rows`: a view in the shape of its parameter, where one exists.
+
+    The weight of a transposed convolution with several groups lies in rows such that no strides
+    describe it in its own shape; it keeps the dimension of the groups.
+    """
+    if view.shape == param.shape:
+        return view
+    return view[0] if layer.groups == 1 else view

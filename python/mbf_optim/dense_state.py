@@ -20,6 +20,7 @@ from torch import Tensor
 
 import mbf_kernels as mk
 
+from .curvature import overflows
 from .dense_form import Form, split
 
 _EPSILON = 1e-8
@@ -80,22 +81,27 @@ class DenseState:
 
     # --- statistics -----------------------------------------------------------------------------
 
-    def update_(self, rows: Tensor, beta: float) -> None:
+    def update_(self, rows: Tensor, beta: float) -> Tensor:
         """``G <- beta G + (1 - beta) / rows * sum over rows of D D^T``.
 
         With graft also ``v <- beta v + (1 - beta) D^2``, elementwise.
 
         Args:
             rows: the gradients ``D``, of the shape of the momenta.
+
+        Returns:
+            how many rows were not finite, or have squares that are not: they count as zero, since
+            the rows share a matrix.
         """
-        # A row that is not finite counts as zero, since the rows share a matrix.
-        rows = torch.where(rows.isfinite().all(dim=-1, keepdim=True), rows, 0.0)
+        bad = overflows(rows)
+        rows = torch.where(bad[..., None], 0.0, rows)
         pieces = self._pieces(rows)
         share = (1.0 - beta) / self.form.rows
         self.stats.flatten(0, 2).baddbmm_(pieces.mT, pieces, beta=beta, alpha=share)
         self.weights.mul_(beta).add_(1.0 - beta)
         if self.second_moment is not None:
             self.second_moment.mul_(beta).addcmul_(rows, rows, value=1.0 - beta)
+        return bad.sum()
 
     def _pieces(self, natural: Tensor) -> Tensor:
         """``[l, matrices, rows, pieces * width]`` as ``[l * matrices * pieces, rows, width]``."""

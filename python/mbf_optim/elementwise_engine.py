@@ -4,10 +4,14 @@ With graft the step is Adam's own, ``m_hat / (sqrt(v_hat) + 1e-8)``, and torch's
 it. The bare algorithm has the heavy-ball momentum ``M`` in place of the bias-corrected average
 ``m_hat``: the same direction times ``(1 - mu^k) / (1 - mu)``. The state is Adam's average
 ``m = (1 - mu) M``; when ``mu`` changes, ``m`` is rescaled so that ``M`` stays the same.
+
+As everywhere in this package, ``v`` is divided by the average that its updates have made of ones,
+which is Adam's ``1 - beta^k`` while ``beta`` stays the same. After a warm start it is 1.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
@@ -15,18 +19,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checkpoints import States, check_entry
-from .curvature import Curvature
-from .engine import Engine, check_dense
+from .checkpoints import States
+from .curvature import Curvature, finite_blocks
+from .engine import Cohort, Engine, Shapes
 from .layers import Layer
 from .options import ParamGroup, learning_rate_of, momentum_correction
 
 _EPSILON = 1e-8
-_format = attrgetter("dtype", "layout")
+_dtype = attrgetter("dtype")
 
 
 class ElementwiseEngine(Engine):
     """Updates ``m`` and ``v`` at every step; nothing here depends on the schedule."""
+
+    # The average that the updates of v have made of ones, and the mu that m is scaled for.
+    count_names = (*Engine.count_names, "weights", "momentum")
 
     def __init__(self, layers: Sequence[Layer], kind: str) -> None:
         super().__init__(layers, kind)
@@ -43,39 +50,56 @@ class ElementwiseEngine(Engine):
         # In the order of the parameters, which need not be theirs later on.
         self._state_contiguous = all(map(Tensor.is_contiguous, self.averages))
         self._k = torch.zeros((), dtype=torch.float32, device=self.device)
-        self._momentum: float | None = None  # the mu that the averages are scaled for
+
+    @property
+    def _weights(self) -> Tensor:
+        return self.counts[2]
+
+    @property
+    def _momenta(self) -> Tensor:
+        return self.counts[3]
 
     def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
-        self._check_unchanged()
         self._follow_momentum(group["momentum"])
+        beta = group["beta"]
         grads: list[Any] = [p.grad for p in self.params]
         for cohort in self._cohorts([grad is not None for grad in grads]):
-            lists = [self.params, self.averages, self.squares]
-            mine = grads
-            if cohort.chosen is not None:
-                lists = [[tensors[i] for i in cohort.chosen] for tensors in lists]
-                mine = [grads[i] for i in cohort.chosen]
-            if self._fusable(lists[0], mine):
-                self._fused(cohort.k, group, mine, lists)
-            else:
-                self._plain(cohort.k, group, mine, lists)
+            for weight, chosen in self._by_weight(cohort):
+                lists = [self.params, self.averages, self.squares]
+                mine = grads
+                if chosen is not None:
+                    lists = [[tensors[i] for i in chosen] for tensors in lists]
+                    mine = [grads[i] for i in chosen]
+                weight = beta * weight + (1.0 - beta)
+                if self._fusable(lists[0], mine):
+                    self._fused(cohort.k, weight, group, mine, lists)
+                else:
+                    self._plain(cohort.k, weight, group, mine, lists)
+                self._weights[slice(None) if chosen is None else list(chosen)] = weight
+
+    def _by_weight(self, cohort: Cohort) -> list[tuple[float, Sequence[int] | None]]:
+        """Divides a cohort where ``v`` has different weights; usually it stays whole."""
+        weights = self._weights.tolist()
+        if cohort.chosen is None and weights.count(weights[0]) == len(weights):
+            return [(weights[0], None)]
+        groups: dict[float, list[int]] = {}
+        for i in range(len(weights)) if cohort.chosen is None else cohort.chosen:
+            groups.setdefault(weights[i], []).append(i)
+        return list(groups.items())
 
     def _follow_momentum(self, momentum: float) -> None:
-        if self._momentum is not None and self._momentum != momentum:
-            torch._foreach_mul_(self.averages, (1.0 - momentum) / (1.0 - self._momentum))
-        self._momentum = momentum
+        """Rescales the averages if ``mu`` changed."""
+        for i, before in enumerate(self._momenta.tolist()):
+            if before != momentum:
+                self.averages[i].mul_((1.0 - momentum) / (1.0 - before))
+                self._momenta[i] = momentum
 
     def _fusable(self, params: list[Tensor], grads: list[Tensor]) -> bool:
         """Whether torch's fused kernel can take these: all contiguous and of one dtype."""
-        formats = set(map(_format, grads))
-        if formats != {(self.state_dtype, torch.strided)}:
-            for layer in self.layers:
-                if layer.weight.grad is not None:
-                    check_dense(layer.name, layer.weight.grad)
-            return False
         return (
             self._state_contiguous
             and self.state_dtype is self.dtype
+            and set(map(_dtype, grads)) == {self.dtype}
             and all(map(Tensor.is_contiguous, params))
             and all(map(Tensor.is_contiguous, grads))
         )
@@ -86,11 +110,23 @@ class ElementwiseEngine(Engine):
         return 1.0 if group["graft"] is not None else momentum_correction(group["momentum"], k)
 
     def _fused(
-        self, k: int, group: ParamGroup, grads: list[Tensor], lists: list[list[Tensor]]
+        self,
+        k: int,
+        weight: float,
+        group: ParamGroup,
+        grads: list[Tensor],
+        lists: list[list[Tensor]],
     ) -> None:
         params, averages, squares = lists
+        mu, beta = group["momentum"], group["beta"]
         correction = self._correction(k, group)
-        self._k.fill_(k)
+        # The kernel divides m by 1 - mu^k and v by 1 - beta^k. If v has another weight, it gets the
+        # k that this weight belongs to, and the learning rate makes up for the division of m.
+        told: float = k
+        if abs(weight - (1.0 - beta**k)) > 1e-9 * weight:
+            told = math.inf if weight >= 1.0 else math.log1p(-weight) / math.log(beta)
+            correction *= (1.0 - mu**k) / (1.0 - mu**told)
+        self._k.fill_(told)
         torch.autograd.graph.increment_version(params)  # the fused kernel does not tell autograd
         torch._fused_adamw_(
             params,
@@ -100,8 +136,8 @@ class ElementwiseEngine(Engine):
             [],
             [self._k] * len(params),
             lr=learning_rate_of(group) / correction,
-            beta1=group["momentum"],
-            beta2=group["beta"],
+            beta1=mu,
+            beta2=beta,
             weight_decay=group["weight_decay"] * correction,
             eps=_EPSILON,
             amsgrad=False,
@@ -109,14 +145,19 @@ class ElementwiseEngine(Engine):
         )
 
     def _plain(
-        self, k: int, group: ParamGroup, grads: list[Tensor], lists: list[list[Tensor]]
+        self,
+        k: int,
+        weight: float,
+        group: ParamGroup,
+        grads: list[Tensor],
+        lists: list[list[Tensor]],
     ) -> None:
         params, averages, squares = lists
         lr, mu, beta = learning_rate_of(group), group["momentum"], group["beta"]
         sign = -1.0 if group["maximize"] else 1.0
         decay = 1.0 - lr * group["weight_decay"]
         rate = lr / (self._correction(k, group) * (1.0 - mu**k))
-        root_scale = (1.0 - beta**k) ** 0.5 or 1.0
+        root_scale = weight**0.5
         for param, grad, average, square in zip(params, grads, averages, squares, strict=True):
             wide = sign * grad.to(self.state_dtype)
             average.lerp_(wide, 1.0 - mu)
@@ -125,45 +166,39 @@ class ElementwiseEngine(Engine):
             w = param.to(self.state_dtype)
             param.copy_(w * decay - rate * (average / root))
 
-    # A warm start is for blocks with a matrix. The averages here start at zero all the same.
-
     def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
-        pass
+        for i, param in enumerate(self.params):
+            if param not in grads:
+                continue
+            grad, left_out = finite_blocks(grads[param], 1)
+            self.left_out += left_out
+            wide = grad.to(self.state_dtype)
+            self.squares[i].mul_(1.0 - 1.0 / count).addcmul_(wide, wide, value=1.0 / count)
+            self._weights[i] = (1.0 - 1.0 / count) * self._weights[i] + 1.0 / count
+            self._had_warm_start(i)
 
     def finish_average(self, group: ParamGroup) -> None:
-        pass
+        pass  # there is nothing to invert
 
     def statistics_due(self, group: ParamGroup) -> bool:
         return False
 
     # --- saving and loading -------------------------------------------------------------------
 
-    def export(self) -> States:
+    def tensors(self) -> States:
         return {
-            param: self._export_counts(i)
-            | {
-                "momentum": self._momentum,
-                "exp_avg": self.averages[i].clone(),
-                "exp_avg_sq": self.squares[i].clone(),
-            }
-            for i, param in enumerate(self.params)
+            param: {"exp_avg": average, "exp_avg_sq": square}
+            for param, average, square in zip(self.params, self.averages, self.squares, strict=True)
         }
 
-    def check(self, saved: States) -> None:
-        for layer in self.layers:
-            if layer.weight in saved:
-                shape = tuple(layer.weight.shape)
-                wanted = {"exp_avg": shape, "exp_avg_sq": shape}
-                check_entry(layer.name, saved[layer.weight], wanted, ("momentum",))
+    def shapes(self, i: int, param: Tensor) -> Shapes:
+        return {"exp_avg": [tuple(param.shape)], "exp_avg_sq": [tuple(param.shape)]}
 
-    def load(self, saved: States) -> None:
+    def load_tensors(self, saved: States) -> None:
         for i, param in enumerate(self.params):
-            entry = saved.get(param)
-            if entry is not None:
-                self._load_counts(i, entry)
-                self._momentum = entry["momentum"]
-                self.averages[i].copy_(entry["exp_avg"])
-                self.squares[i].copy_(entry["exp_avg_sq"])
+            if param in saved:
+                self.averages[i].copy_(saved[param]["exp_avg"])
+                self.squares[i].copy_(saved[param]["exp_avg_sq"])
 
     @property
     def state_bytes(self) -> int:

@@ -6,20 +6,23 @@ An engine holds the state of some layers of one parameter group and steps all of
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from operator import attrgetter
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
-from .checkpoints import States
+from .checkpoints import States, check_entry, copied, on_host
 from .curvature import Curvature
 from .failures import FailureCount
 from .layers import Layer
 from .options import ParamGroup, schedule_of
 from .params import dtype_name
 from .schedule import Due
+
+# The shapes allowed for the tensors of a saved state, by name.
+Shapes = dict[str, list[tuple[int, ...]]]
 
 _shape = attrgetter("shape")
 _kept = attrgetter("shape", "dtype", "device")
@@ -34,14 +37,24 @@ class Cohort(NamedTuple):
 
 
 class Engine(ABC):
-    """The state of some layers, and how they step."""
+    """The state of some layers, and how they step.
+
+    ``counts`` has a row for each of :attr:`count_names`, with a number per layer. It lies on the
+    host, whatever the device: they decide what a step does.
+    """
+
+    # The step of a layer: how often it had a gradient. Whether it had a warm start.
+    count_names: tuple[str, ...] = ("step", "warm_started")
 
     def __init__(self, layers: Sequence[Layer], kind: str) -> None:
         self.layers = list(layers)
         self.kind = kind
-        self.steps = [0] * len(self.layers)
-        self.warm = [False] * len(self.layers)
+        shape = (len(self.count_names), len(self.layers))
+        self.counts = torch.zeros(shape, dtype=torch.float64, device="cpu")
         self.failures = FailureCount()
+        # Gradients of blocks or rows that were not finite, left out of statistics that were taken
+        # from other gradients than a step's.
+        self.left_out: Tensor | int = 0
         first = self.layers[0].weight
         self.dtype, self.device = first.dtype, first.device
         self._all_params = [p for layer in self.layers for p in layer.parameters]
@@ -52,9 +65,20 @@ class Engine(ABC):
 
     # --- stepping -----------------------------------------------------------------------------
 
+    def check_step(self) -> None:
+        """Raises if the parameters or their gradients are not what a step can take."""
+        self._check_unchanged()
+        for param, shape in zip(self._all_params, self._shapes, strict=True):
+            grad = param.grad
+            if grad is not None and (grad.shape != shape or grad.layout is not torch.strided):
+                self._refuse_gradient(param, grad)
+
     @abstractmethod
     def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
-        """One step of every layer that has a gradient, with the options of its parameter group."""
+        """One step of every layer that has a gradient, with the options of its parameter group.
+
+        :meth:`check_step` has passed.
+        """
 
     @abstractmethod
     def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
@@ -67,8 +91,8 @@ class Engine(ABC):
     def statistics_due(self, group: ParamGroup) -> bool:
         """Whether the next step takes statistics of some layer."""
         return any(
-            schedule_of(group, warm, stagger=False).statistics_step(k + 1)
-            for k, warm in set(zip(self.steps, self.warm, strict=True))
+            schedule_of(group, bool(warm), stagger=False).statistics_step(int(k) + 1)
+            for k, warm in set(zip(*self.counts[:2].tolist(), strict=True))
         )
 
     @staticmethod
@@ -91,23 +115,39 @@ class Engine(ABC):
         self._first_turn, self._total_turns = first, total
 
     def _cohorts(self, present: Sequence[bool]) -> Iterator[Cohort]:
-        """Counts a step for every layer that is present, and groups them by their counts.
+        """Groups the layers that are present by their steps; counts a step once it was taken.
 
         Usually all layers are present and at the same step: one cohort.
         """
-        k, warm, count = self.steps[0], self.warm[0], len(self.layers)
-        whole = all(present)
-        if whole and self.steps.count(k) == count and self.warm.count(warm) == count:
-            self.steps = [k + 1] * count
-            yield Cohort(k + 1, warm, None)
+        steps, warm = self.counts[:2].tolist()
+        count = len(self.layers)
+        if all(present) and steps.count(steps[0]) == count and warm.count(warm[0]) == count:
+            yield Cohort(int(steps[0]) + 1, bool(warm[0]), None)
+            self._step_row.add_(1.0)
             return
-        groups: dict[tuple[int, bool], list[int]] = {}
+        groups: dict[tuple[float, float], list[int]] = {}
         for i, here in enumerate(present):
             if here:
-                self.steps[i] += 1
-                groups.setdefault((self.steps[i], self.warm[i]), []).append(i)
-        for (k, warm), chosen in groups.items():
-            yield Cohort(k, warm, tuple(chosen))
+                groups.setdefault((steps[i], warm[i]), []).append(i)
+        for (k, had_warm_start), chosen in groups.items():
+            yield Cohort(int(k) + 1, bool(had_warm_start), tuple(chosen))
+            self._step_row[chosen] += 1.0
+
+    @property
+    def _step_row(self) -> Tensor:
+        return self.counts[0]
+
+    @property
+    def last_step(self) -> int:
+        """The step of the layer that has taken most."""
+        return int(self._step_row.max())
+
+    def _had_warm_start(self, i: int) -> None:
+        self.counts[1, i] = 1.0
+
+    def is_current(self) -> bool:
+        """Whether the parameters have the shapes, dtype and device that the state was made for."""
+        return list(map(_kept, self._all_params)) == self._made_for
 
     def _check_unchanged(self) -> None:
         """Raises if a parameter was cast, moved or got another shape since the state was made.
@@ -119,23 +159,13 @@ class Engine(ABC):
         addresses = list(map(Tensor.data_ptr, params))
         if addresses == self._addresses and list(map(_shape, params)) == self._shapes:
             return
-        if list(map(_kept, params)) != self._made_for:
+        if not self.is_current():
             self._refuse_changed()
         self._addresses = addresses
 
-    def _check_shapes(self) -> None:
-        """The same for shapes alone, where a kernel sees to the rest."""
-        if list(map(_shape, self._all_params)) != self._shapes:
-            self._refuse_changed()
-
     def _refuse_changed(self) -> NoReturn:
-        names = [
-            layer.name if p is layer.weight else f"bias of {layer.name}"
-            for layer in self.layers
-            for p in layer.parameters
-        ]
-        for param, made_for, name in zip(self._all_params, self._made_for, names, strict=True):
-            shape, dtype, device = made_for
+        for param, (shape, dtype, device) in zip(self._all_params, self._made_for, strict=True):
+            name = self._name_of(param)
             if param.shape != shape:
                 raise RuntimeError(
                     f"{name}: its state is for shape {tuple(shape)}, but the parameter now has "
@@ -150,19 +180,92 @@ class Engine(ABC):
                 )
         raise AssertionError("called only where something changed")
 
-    # --- saving and loading -------------------------------------------------------------------
+    def _refuse_gradient(self, param: Tensor, grad: Tensor) -> NoReturn:
+        name = self._name_of(param)
+        if grad.layout is not torch.strided:
+            raise TypeError(
+                f"{name}: expected a dense gradient, got layout {grad.layout}; MBF has no sparse "
+                "form (for an embedding, set sparse=False)"
+            )
+        raise ValueError(
+            f"{name}: its gradient has shape {tuple(grad.shape)}, the parameter has "
+            f"{tuple(param.shape)}"
+        )
+
+    def _name_of(self, param: Tensor) -> str:
+        for layer in self.layers:
+            if param is layer.weight:
+                return layer.name
+            if param is layer.bias:
+                return f"bias of {layer.name}"
+        raise AssertionError("a parameter of another engine")
+
+    # --- the state, as torch shows it and as it is saved ----------------------------------------
 
     @abstractmethod
+    def tensors(self) -> States:
+        """The memory of the state of every parameter: views, by name, without the counts."""
+
+    def entries(self) -> States:
+        """The state of every parameter as ``opt.state`` shows it: all of it views."""
+        entries: States = {}
+        tensors = self.tensors()
+        for i, layer in enumerate(self.layers):
+            counts = dict(zip(self.count_names, self.counts[:, i], strict=True))
+            for param in layer.parameters:
+                entries[param] = {**counts, **tensors[param]}
+        return entries
+
     def export(self) -> States:
         """A copy of the state of every parameter in natural order, for a checkpoint."""
+        return {
+            param: {name: copied(value) for name, value in entry.items()}
+            for param, entry in self.entries().items()
+        }
 
-    @abstractmethod
+    def export_of(self, params: Set[Tensor]) -> States:
+        """:meth:`export`, for those of these parameters that are this engine's."""
+        if not any(p in params for p in self._all_params):
+            return {}
+        return {p: entry for p, entry in self.export().items() if p in params}
+
+    def inherit(self, engines: Iterable[Engine]) -> None:
+        """Takes over the counts of failures of the engine that this one's first layer was in."""
+        for engine in engines:
+            if engine.kind == self.kind and any(
+                p is self._all_params[0] for p in engine._all_params
+            ):
+                self.failures, self.left_out = engine.failures, engine.left_out
+
     def check(self, saved: States) -> None:
         """Raises if :meth:`load` could not take these states."""
+        for i, layer in enumerate(self.layers):
+            if not any(param in saved for param in layer.parameters):
+                continue
+            for param in layer.parameters:
+                entry = saved.get(param)
+                check_entry(self._name_of(param), entry, self.shapes(i, param), self.count_names)
 
     @abstractmethod
+    def shapes(self, i: int, param: Tensor) -> Shapes:
+        """The shapes that a parameter of the i-th layer may have in a saved state."""
+
     def load(self, saved: States) -> None:
-        """Copies what :meth:`export` gave into this engine's state, in its dtypes."""
+        """Copies states in the form of :meth:`export` or :meth:`entries` into this engine's.
+
+        They may be in other dtypes and on other devices. Layers that are not in ``saved`` keep
+        their state.
+        """
+        for i, layer in enumerate(self.layers):
+            if layer.weight in saved:
+                entry = saved[layer.weight]
+                for row, name in enumerate(self.count_names):
+                    self.counts[row, i] = on_host(entry[name])
+        self.load_tensors(saved)
+
+    @abstractmethod
+    def load_tensors(self, saved: States) -> None:
+        """:meth:`load`, for everything but the counts."""
 
     @property
     @abstractmethod
@@ -174,17 +277,10 @@ class Engine(ABC):
     def block_count(self) -> int:
         """How many blocks all layers have: preconditioning matrices, or elements."""
 
-    def _export_counts(self, i: int) -> dict[str, Any]:
-        return {"step": self.steps[i], "warm_started": self.warm[i]}
 
-    def _load_counts(self, i: int, entry: dict[str, Any]) -> None:
-        self.steps[i] = int(entry["step"])
-        self.warm[i] = bool(entry["warm_started"])
-
-
-def check_dense(name: str, grad: Tensor) -> None:
-    if grad.layout != torch.strided:
-        raise TypeError(
-            f"{name}: expected a dense gradient, got layout {grad.layout}; "
-            "MBF has no sparse form (for an embedding, set sparse=False)"
-        )
+def say_what_moved(error: Exception, moved: Sequence[Engine]) -> None:
+    """Adds to an error which layers had already taken the step that it ended."""
+    names = [layer.name for engine in moved for layer in engine.layers]
+    if names and error.args and isinstance(error.args[0], str):
+        some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        error.args = (f"{error.args[0]}; these layers had moved already: {some}", *error.args[1:])

@@ -41,7 +41,7 @@ class _CudaCopy:
     """A count that a CUDA stream copies into pinned memory, and the event recorded after that."""
 
     def __init__(self, failed: Tensor) -> None:
-        self._host = torch.empty((), dtype=failed.dtype, pin_memory=True)
+        self._host = torch.empty((), dtype=failed.dtype, device="cpu", pin_memory=True)
         self._host.copy_(failed, non_blocking=True)
         self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types here
         self._event.record(torch.cuda.current_stream(failed.device))

@@ -56,7 +56,7 @@ class Layer:
         return {"conv": conv, "linear": fc}.get(self.family, self.family)
 
 
-def _by_shape(name: str, tensor: Tensor) -> Layer:
+def layer_by_shape(name: str, tensor: Tensor) -> Layer:
     """The layer of a tensor of which only the shape is known."""
     if tensor.numel() <= 1 or tensor.dim() == 0:
         return Layer(name, "adam", tensor)
@@ -67,7 +67,7 @@ def _by_shape(name: str, tensor: Tensor) -> Layer:
 
 def layers_of_tensors(tensors: Iterable[Tensor], first: int = 0) -> list[Layer]:
     """One layer per tensor: no bias is joined, and norm layers look like any other vector."""
-    return [_by_shape(f"parameter {first + i}", tensor) for i, tensor in enumerate(tensors)]
+    return [layer_by_shape(f"parameter {first + i}", tensor) for i, tensor in enumerate(tensors)]
 
 
 # --- names ------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def layers_of_names(named: Sequence[tuple[str, Tensor]]) -> list[Layer]:
             layers.append(Layer(name, "adam", tensor))
         else:
             bias = bias_of[name]
-            layer = _by_shape(name, tensor)
+            layer = layer_by_shape(name, tensor)
             layers.append(layer if bias is None else replace(layer, bias=by_name[bias]))
     return layers
 
@@ -124,9 +124,11 @@ def _bias_beside(name: str, tensor: Tensor, by_name: dict[str, Tensor]) -> str |
     takes_one = _is_norm_weight(name, tensor) or (
         tensor.dim() == 2 and not _is_embedding(name, tensor)
     )
-    if joined is None or not takes_one or prefix + dot + joined not in by_name:
+    if joined is None or not takes_one:
         return None
-    return prefix + dot + joined
+    bias = by_name.get(prefix + dot + joined)
+    # One element per row. A matrix stored as (in, out) has one per column: it is no joined bias.
+    return prefix + dot + joined if bias is not None and bias.shape == tensor.shape[:1] else None
 
 
 # --- modules ----------------------------------------------------------------------------------
@@ -169,7 +171,7 @@ def _layers_of_one(prefix: str, module: nn.Module, own: dict[str, Tensor]) -> It
         bias = rest.pop(bias_name) if bias_name else None
         yield Layer(prefix + weight_name, "linear", rest.pop(weight_name), bias)
     for local, tensor in rest.items():
-        yield _by_shape(prefix + local, tensor)
+        yield layer_by_shape(prefix + local, tensor)
 
 
 def layers_of_module(module: nn.Module) -> list[Layer]:

@@ -13,12 +13,20 @@ from .dense_engine import DenseEngine
 from .dense_form import Form
 from .elementwise_engine import ElementwiseEngine
 from .engine import Engine
+from .layer_changes import is_same
 from .layers import Layer
 from .options import ParamGroup
+from .params import check_inverse_dtype
 
 
-def make_engines(layers: Iterable[Layer], group: ParamGroup) -> list[Engine]:
-    """The engines of a parameter group; layers that can step together share one."""
+def make_engines(
+    layers: Iterable[Layer], group: ParamGroup, present: Sequence[Engine] = ()
+) -> list[Engine]:
+    """The engines of a parameter group; layers that can step together share one.
+
+    Args:
+        present: engines to take instead of new ones where they have just the layers wanted.
+    """
     graft = group["graft"] is not None
     # Keyed by kind, block size or form (None: elementwise), dtype and device.
     together: dict[tuple[str, int | Form | None, torch.dtype, torch.device], list[Layer]] = {}
@@ -27,17 +35,39 @@ def make_engines(layers: Iterable[Layer], group: ParamGroup) -> list[Engine]:
             continue
         kind = layer.kind(group["conv"], group["fc"])
         shape = _block_shape(layer, kind, group["max_block"], graft)
+        check_inverse_dtype(layer.name, layer.weight, group["inverse_dtype"])
         key = (kind, shape, layer.weight.dtype, layer.weight.device)
         together.setdefault(key, []).append(layer)
     engines: list[Engine] = []
     for (kind, shape, _, _), members in together.items():
-        if shape is None:
+        fitting = [engine for engine in present if _serves(engine, kind, members)]
+        if fitting:
+            engines.append(fitting[0])
+        elif shape is None:
             engines.append(ElementwiseEngine(members, kind))
         elif isinstance(shape, int):
             engines.append(BlockEngine(members, kind, shape, group["inverse_dtype"], graft))
         else:
             engines.append(DenseEngine(members, kind, shape, graft))
     return engines
+
+
+def _serves(engine: Engine, kind: str, layers: Sequence[Layer]) -> bool:
+    return (
+        engine.kind == kind
+        and len(engine.layers) == len(layers)
+        and all(map(is_same, engine.layers, layers))
+    )
+
+
+def is_elementwise(layer: Layer, group: ParamGroup) -> bool:
+    """Whether a layer steps without a matrix."""
+    kind = layer.kind(group["conv"], group["fc"])
+    return _is_elementwise(kind, group["graft"] is not None)
+
+
+def _is_elementwise(kind: str, graft: bool) -> bool:
+    return kind == "adam" or (kind == "diagonal" and graft)
 
 
 def assign_turns(engines: Sequence[Engine]) -> None:
@@ -51,7 +81,7 @@ def assign_turns(engines: Sequence[Engine]) -> None:
 
 def _block_shape(layer: Layer, kind: str, max_block: int | None, graft: bool) -> int | Form | None:
     """The size of a layer's small blocks, or its form as rows; None if it steps elementwise."""
-    if kind == "adam" or (kind == "diagonal" and graft):
+    if _is_elementwise(kind, graft):
         return None
     if kind == "diagonal":
         return 1

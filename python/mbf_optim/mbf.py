@@ -10,13 +10,33 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .checkpoints import States, states_by_parameter
+from .checkpoints import (
+    FORMAT,
+    FORMAT_KEY,
+    merged_groups,
+    not_ours,
+    of_no_parameter,
+    saved_form,
+    states_by_parameter,
+)
 from .curvature import Curvature, per_sample_gradients, separate_gradients
-from .engine import Engine
-from .layers import Layer
-from .make_engines import assign_turns, make_engines
+from .engine import Engine, say_what_moved
+from .live_state import (
+    GroupState,
+    LiveState,
+    all_parameters,
+    has_gradient,
+    nothing_new,
+    warn_of_other_layers,
+)
 from .options import check_options
-from .params import as_groups, check_parameter, read_params
+from .params import (
+    as_groups,
+    check_all_named,
+    check_inverse_dtype,
+    check_parameter,
+    read_params,
+)
 from .warm_start import average_gradients
 
 
@@ -126,8 +146,7 @@ class MBF(torch.optim.Optimizer):
             )
         self.fisher = fisher
         self.on_failure = on_failure
-        self._layers: list[list[Layer]] = []  # one list per parameter group
-        self._engines: list[list[Engine]] = []  # likewise, for the groups that have state
+        self._live = LiveState()
         self._curvature: Curvature | None = None
         self._warned = False
         super().__init__(as_groups(params), defaults)
@@ -143,32 +162,21 @@ class MBF(torch.optim.Optimizer):
             raise TypeError(f"param_group: expected a dict, got {type(param_group).__name__}")
         count = sum(len(group["params"]) for group in self.param_groups)
         layers, params = read_params(param_group, count)
-        # torch wants names for all groups or for none.
-        named = self.param_groups and "param_names" in self.param_groups[0]
         if self.param_groups:
-            names = {id(p): layer.name for layer in layers for p in layer.parameters}
-            tensors = [p[1] if isinstance(p, tuple) else p for p in params]
-            params = [(names[id(p)], p) for p in tensors] if named else tensors
+            named = any(isinstance(param, tuple) for param in params)
+            check_all_named("param_names" in self.param_groups[0], named)
         group = {**param_group, "params": params}
-        check_options({**self.defaults, **group})
+        options = {**self.defaults, **group}
+        check_options(options)
         for layer in layers:
             for param in layer.parameters:
                 check_parameter(layer.name, param)
+                check_inverse_dtype(layer.name, param, options["inverse_dtype"])
         super().add_param_group(group)
-        self._layers.append(layers)
+        self._live.add_group(self.param_groups[-1], layers)
 
-    def _ensure_engines(self) -> None:
-        """Makes the state of groups that have none yet."""
-        if len(self._engines) < len(self._layers):
-            self._engines = self._with_new_engines(self._engines)
-
-    def _with_new_engines(self, engines: list[list[Engine]]) -> list[list[Engine]]:
-        """These engines, followed by new ones for the groups that have none."""
-        all_engines = list(engines)
-        for i in range(len(engines), len(self._layers)):
-            all_engines.append(make_engines(self._layers[i], self.param_groups[i]))
-        assign_turns([engine for group in all_engines for engine in group])
-        return all_engines
+    def _sync(self, wanted: Callable[[Tensor], bool] = nothing_new) -> None:
+        self._live.sync(self.state, self.param_groups, wanted)
 
     # --- stepping -----------------------------------------------------------------------------
 
@@ -184,22 +192,29 @@ class MBF(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._ensure_engines()
+        # All checks first, then all writes.
+        self._sync(has_gradient)
+        for engine in self._live.engines:
+            engine.check_step()
         curvature = self._take_curvature()
-        for group, engines in zip(self.param_groups, self._engines, strict=True):
-            for engine in engines:
-                engine.step(group, curvature)
+        moved: list[Engine] = []
+        try:
+            for own in self._live.groups:
+                for engine in own.engines:
+                    engine.step(own.group, curvature)
+                    moved.append(engine)
+        except Exception as error:
+            say_what_moved(error, moved)
+            raise
         if not self._warned:
             self._report_failures()
         return loss
 
     def _report_failures(self) -> None:
-        failed = {
-            engine.kind: count
-            for engines in self._engines
-            for engine in engines
-            if (count := engine.failures.persistent())
-        }
+        failed: dict[str, int] = {}
+        for engine in self._live.engines:
+            if count := engine.failures.persistent():
+                failed[engine.kind] = failed.get(engine.kind, 0) + count
         if not failed or self.on_failure == "ignore":
             return
         self._warned = True
@@ -218,11 +233,9 @@ class MBF(torch.optim.Optimizer):
         """Whether the next step takes statistics and needs their gradients to be given first."""
         if self.fisher == "empirical":
             return False
-        self._ensure_engines()
-        return any(
-            engine.statistics_due(group)
-            for group, engines in zip(self.param_groups, self._engines, strict=True)
-            for engine in engines
+        self._sync()
+        return self._live.waits_for_statistics() or any(
+            engine.statistics_due(own.group) for own in self._live.groups for engine in own.engines
         )
 
     @contextmanager
@@ -313,20 +326,19 @@ class MBF(torch.optim.Optimizer):
         Returns:
             the number of batches averaged.
         """
-        self._ensure_engines()
-        engines = [engine for engines in self._engines for engine in engines]
-        params = [p for group in self.param_groups for p in group["params"]]
+        params = list(all_parameters(self.param_groups))
 
         def take(grads: dict[Tensor, Tensor], count: int) -> None:
-            for engine in engines:
+            self._sync(lambda param: param in grads)
+            for engine in self._live.engines:
                 engine.average(grads, count)
 
         count = average_gradients(model, loss_fn, batches, params, take, progress)
         if count:
             with torch.no_grad():
-                for group, own in zip(self.param_groups, self._engines, strict=True):
-                    for engine in own:
-                        engine.finish_average(group)
+                for own in self._live.groups:
+                    for engine in own.engines:
+                        engine.finish_average(own.group)
         return count
 
     # --- looking inside -----------------------------------------------------------------------
@@ -335,11 +347,14 @@ class MBF(torch.optim.Optimizer):
         """Counts of blocks, failures and steps, and the size of the state.
 
         The keys are ``blocks`` (by kind), ``failed_blocks`` (at the last refresh),
-        ``failed_by_kind``, ``refreshes``, ``steps`` and ``state_bytes``. This waits for the device,
-        so it does not belong in every step.
+        ``failed_by_kind``, ``refreshes``, ``steps``, ``state_bytes`` and ``left_out``, the
+        gradients of blocks or rows that were not finite and count as zero in statistics from a
+        curvature pass or a warm start. What has no state yet is counted as if it had, unless it is
+        frozen. This waits for the device, so it does not belong in every step.
         """
+        self._sync()
         # New engines are not kept: until the first step the model may still be moved or cast.
-        engines = [e for group in self._with_new_engines(self._engines) for e in group]
+        engines = self._live.planned_engines()
         blocks: dict[str, int] = {}
         failed: dict[str, int] = {}
         for engine in engines:
@@ -350,51 +365,63 @@ class MBF(torch.optim.Optimizer):
             "failed_blocks": sum(failed.values()),
             "failed_by_kind": {kind: count for kind, count in failed.items() if count},
             "refreshes": max((engine.failures.refreshes for engine in engines), default=0),
-            "steps": max((k for engine in engines for k in engine.steps), default=0),
+            "steps": max((engine.last_step for engine in engines), default=0),
             "state_bytes": sum(engine.state_bytes for engine in engines),
+            "left_out": sum(int(engine.left_out) for engine in engines),
         }
 
     # --- saving and loading -------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The state in the form of any torch optimizer, independent of how the kernels store it."""
+        """The state in the form of any torch optimizer, independent of how the kernels store it.
+
+        It is a copy, of plain values and tensors only.
+        """
+        self._sync()
         live = self.state
-        exported: States = {}
-        for engines in self._engines:
-            for engine in engines:
-                exported |= engine.export()
+
+        def give(_: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+            groups = [saved_form(group) for group in saved["param_groups"]]
+            return {**saved, "param_groups": groups, FORMAT_KEY: FORMAT}
+
+        hook = self.register_state_dict_post_hook(give, prepend=True)
         try:
-            self.state = exported  # type: ignore[assignment]
+            self.state = self._live.exported(live)  # type: ignore[assignment]
             return super().state_dict()
         finally:
             self.state = live
+            hook.remove()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Replaces the state; a parameter that has none in ``state_dict`` starts afresh.
 
-        Raises ``ValueError`` if the groups, their options that shape the state, or its tensors do
-        not fit; the optimizer is then unchanged.
+        Where the checkpoint comes from an optimizer that saw the same parameters as other layers
+        (biases joined to their weights or not, norm layers and embeddings known as such or not),
+        they are stepped as they were there, with a warning.
+
+        Raises ``ValueError`` if the groups, their options or the state do not fit; the optimizer is
+        then unchanged.
         """
+        if not isinstance(state_dict, dict):
+            raise ValueError(f"state_dict: expected a dict, got {type(state_dict).__name__}")
         # torch would cast every tensor to the dtype of its parameter, and statistics would lose
         # their precision. So torch loads the groups only, and the engines load the state.
-        loaded: list[list[Engine]] = []
+        loaded: list[GroupState] = []
+        others: dict[Any, Any] = {}
 
         def take(_: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
             saved = states_by_parameter(state, self.param_groups)
-            loaded.extend(self._with_new_engines([]) if saved else [])
-            engines = [engine for group in loaded for engine in group]
-            for engine in engines:
-                engine.check(saved)
-            for engine in engines:
-                engine.load(saved)
-            groups = [
-                {**saved_group, "inverse_dtype": group["inverse_dtype"]}
-                for saved_group, group in zip(state["param_groups"], self.param_groups, strict=True)
-            ]
-            return {**state, "state": {}, "param_groups": groups}
+            groups = merged_groups(state, self.param_groups)
+            loaded.extend(self._live.made_for(self.param_groups, saved))
+            others.update(not_ours(saved))
+            return {**state, "state": of_no_parameter(state), "param_groups": groups}
 
         def give(_: torch.optim.Optimizer) -> None:
-            self._engines = loaded
+            for own, group in zip(loaded, self.param_groups, strict=True):
+                own.group = group
+            self.state.update(others)
+            self._live.replace(loaded, self.state)
+            warn_of_other_layers(loaded)
 
         # Hooks of users run before ``take`` and after ``give``, as torch documents them.
         before = self.register_load_state_dict_pre_hook(take)
@@ -406,5 +433,12 @@ class MBF(torch.optim.Optimizer):
             after.remove()
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("fisher", "on_failure", "_layers", "_engines", "_curvature", "_warned")
-        return {**super().__getstate__(), **{name: self.__dict__[name] for name in own}}
+        own = ("fisher", "on_failure", "_live", "_curvature", "_warned")
+        kept = {**super().__getstate__(), **{name: self.__dict__[name] for name in own}}
+        kept["state"] = self._live.without_views(self.state)
+        return kept
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "_live" in state:  # torch's load_state_dict comes here too, with the groups only
+            self._live.show(self.state)

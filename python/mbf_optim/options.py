@@ -14,6 +14,31 @@ from .schedule import Schedule
 # As torch keeps it: the options of a group by name, beside its "params".
 ParamGroup = dict[str, Any]
 
+# The options of a group, in the order of the constructor.
+OPTIONS = (
+    "lr",
+    "momentum",
+    "beta",
+    "damping",
+    "weight_decay",
+    "stats_every",
+    "inverse_every",
+    "conv",
+    "fc",
+    "max_block",
+    "early_refresh",
+    "inverse_dtype",
+    "graft",
+    "damping_scale",
+    "stagger",
+    "maximize",
+)
+
+_OPTION_SET = frozenset(OPTIONS)
+
+# Those that shape the state. They cannot change once a group has some.
+SHAPING_OPTIONS = ("conv", "fc", "max_block", "graft", "inverse_dtype")
+
 # --- checking ---------------------------------------------------------------------------------
 
 
@@ -36,14 +61,17 @@ def _check_count(name: str, value: object) -> None:
         raise ValueError(f"{name}: expected 1 or more, got {value}")
 
 
-def check_options(options: dict[str, Any]) -> None:
-    """Raises for the first option with a value that is not allowed."""
-    lr = options["lr"]
+def check_learning_rate(lr: object) -> None:
     if isinstance(lr, Tensor):
         if lr.numel() != 1:
             raise ValueError(f"lr: expected a tensor with one value, got {lr.numel()}")
         lr = float(lr)
     _check_number("lr", lr, 0.0, math.inf, "a finite number >= 0")
+
+
+def check_options(options: dict[str, Any]) -> None:
+    """Raises for the first option with a value that is not allowed."""
+    check_learning_rate(options["lr"])
     for name in ("momentum", "beta"):
         _check_number(name, options[name], 0.0, 1.0, "a number in [0, 1)")
     if options["damping"] is not None:
@@ -61,6 +89,41 @@ def check_options(options: dict[str, Any]) -> None:
     for name in ("early_refresh", "stagger", "maximize"):
         if not isinstance(options[name], bool):  # 1 equals True, and torch's kernels refuse it
             raise ValueError(f"{name}: expected one of True, False, got {options[name]!r}")
+
+
+class OptionWatch:
+    """Notices when a user changes the options of a group.
+
+    At every step it compares the values with those it saw last, and checks them if any is new. The
+    learning rate, which schedulers change all the time, is checked by itself.
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[Any] = []  # the values of all options but lr
+        self._shaping: list[Any] = []  # those of SHAPING_OPTIONS
+
+    def check(self, index: int, group: ParamGroup, has_state: bool) -> None:
+        """Raises if the ``index``-th group has an option that cannot be stepped with."""
+        missing = _OPTION_SET - group.keys()
+        if missing:
+            raise ValueError(f"group {index}: the options {sorted(missing)} are missing")
+        values, lr = [group[name] for name in OPTIONS[1:]], group["lr"]
+        try:
+            if values != self._seen:
+                check_options({**group, "lr": 0.0})
+            if not isinstance(lr, Tensor) or not _reading_waits(lr):
+                check_learning_rate(lr)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"group {index}: {error}") from None
+        if values == self._seen:
+            return
+        for name, before in zip(SHAPING_OPTIONS, self._shaping, strict=False):
+            if has_state and group[name] != before:
+                raise ValueError(
+                    f"group {index}: {name} was {before!r} when the state was made, and is now "
+                    f"{group[name]!r}; make a new optimizer to change it"
+                )
+        self._seen, self._shaping = values, [group[name] for name in SHAPING_OPTIONS]
 
 
 # --- resolving --------------------------------------------------------------------------------

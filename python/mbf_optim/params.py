@@ -41,17 +41,22 @@ def read_params(given: dict[str, Any], count: int) -> tuple[list[Layer], list[An
         return layers_of_module(params), named
     _check_ordered(params)
     entries: list[Any] = [params] if isinstance(params, Tensor) else list(params)
-    _check_distinct([entry[1] if isinstance(entry, tuple) else entry for entry in entries])
-    if entries and all(isinstance(entry, tuple) for entry in entries):
-        _check_names(entries)
-        return layers_of_names(entries), entries
-    for entry in entries:
-        if not isinstance(entry, Tensor):
-            raise TypeError(
-                "params: expected tensors, (name, tensor) pairs or a module, got "
-                f"{type(entry).__name__}"
+    pairs = [isinstance(entry, tuple) for entry in entries]
+    for i, entry in enumerate(entries):
+        _check_entry(i, entry)
+        if pairs[i] != pairs[0]:
+            raise ValueError(
+                f"params: expected (name, tensor) pairs throughout or none, but number {i} "
+                f"{'has' if pairs[i] else 'has no'} name, unlike those before it"
             )
-    return layers_of_tensors(entries, count), entries
+    # torch warns of a parameter that is given twice, and goes on. It makes one layer.
+    distinct: dict[int, Any] = {}
+    for entry, pair in zip(entries, pairs, strict=True):
+        distinct.setdefault(id(entry[1] if pair else entry), entry)
+    if any(pairs):
+        _check_names(list(distinct.values()))
+        return layers_of_names(list(distinct.values())), entries
+    return layers_of_tensors(distinct.values(), count), entries
 
 
 def _check_ordered(params: Any) -> None:
@@ -61,11 +66,20 @@ def _check_ordered(params: Any) -> None:
         )
 
 
-def _check_distinct(tensors: list[Any]) -> None:
-    first: dict[int, int] = {}
-    for i, tensor in enumerate(tensors):
-        if first.setdefault(id(tensor), i) != i:
-            raise ValueError(f"params: number {i} is number {first[id(tensor)]} again")
+def _check_entry(i: int, entry: Any) -> None:
+    pair = isinstance(entry, tuple) and len(entry) == 2
+    if pair and isinstance(entry[0], str) and isinstance(entry[1], Tensor):
+        return
+    if isinstance(entry, nn.Module):
+        raise TypeError(
+            f"params: number {i} is a {type(entry).__name__} in a list; give a group for every "
+            "module, as in [{'params': encoder}, {'params': decoder}]"
+        )
+    if not isinstance(entry, Tensor):
+        raise TypeError(
+            "params: expected tensors, (name, tensor) pairs or a module, but number "
+            f"{i} is of type {type(entry).__name__}"
+        )
 
 
 def _check_names(named: list[tuple[str, Tensor]]) -> None:
@@ -97,3 +111,21 @@ def check_parameter(name: str, param: Tensor) -> None:
         raise TypeError(f"{name}: expected one of {names}, got {param.dtype}")
     if param.layout != torch.strided:
         raise TypeError(f"{name}: expected a dense parameter, got layout {param.layout}")
+
+
+def check_inverse_dtype(name: str, param: Tensor, inverse_dtype: torch.dtype) -> None:
+    if param.dtype == torch.float64 and inverse_dtype == torch.bfloat16:
+        raise TypeError(
+            f"inverse_dtype: {name} is float64, whose inverses are kept in float64; leave "
+            "inverse_dtype at its default for it, or give it a parameter group of its own"
+        )
+
+
+def check_all_named(earlier: bool, named: bool) -> None:
+    """Raises where only some groups have names, since torch keeps them for all or for none."""
+    if earlier != named:
+        has = {True: "names", False: "no names"}
+        raise ValueError(
+            f"params: the groups so far have {has[earlier]}, this one has {has[named]}; give "
+            "(name, tensor) pairs or modules in every group, or tensors in every group"
+        )

@@ -40,7 +40,7 @@ class FakeDevice:
     def as_torch(self):
         """A stand-in for what failures.py uses of torch."""
         return SimpleNamespace(
-            empty=lambda shape, dtype, pin_memory: FakeMemory(self),
+            empty=lambda shape, dtype, device, pin_memory: FakeMemory(self),
             cuda=SimpleNamespace(
                 Event=lambda: FakeEvent(self),
                 current_stream=lambda device: self,

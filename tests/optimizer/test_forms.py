@@ -18,7 +18,6 @@ from tests.support.optimizer_checks import (
     GRAFTS,
     assert_agrees,
     assert_equal_trees,
-    assert_moved,
     assert_same_bits,
     numpy_of,
     snapshot,
@@ -98,7 +97,7 @@ def test_groups_have_their_own_options(device):
 
 def test_the_given_groups_are_not_changed(device):
     model = simple(device)
-    given = [{"params": model[0], "lr": 0.5}, {"params": list(model[2].parameters())}]
+    given = [{"params": model[0], "lr": 0.5}, {"params": list(model[2].named_parameters())}]
     kept = [dict(group) for group in given]
     MBF(given)
     assert [group.keys() for group in given] == [group.keys() for group in kept]
@@ -136,7 +135,7 @@ def test_a_group_without_params_is_an_error():
 
 
 def test_an_object_that_is_no_tensor_is_an_error():
-    with pytest.raises(TypeError, match=r"params: expected tensors, .* got int"):
+    with pytest.raises(TypeError, match=r"params: expected tensors, .* number 0 is of type int"):
         MBF([3])
     with pytest.raises(TypeError, match=r"param_group: expected a dict, got Linear"):
         MBF([{"params": nn.Linear(2, 3)}, nn.Linear(2, 3)])
@@ -150,15 +149,23 @@ def test_a_tensor_that_is_not_a_leaf_is_an_error():
 def test_a_parameter_in_two_groups_is_an_error():
     layer = nn.Linear(2, 3)
     with pytest.raises(ValueError, match="more than one parameter group"):
-        MBF([{"params": layer}, {"params": [layer.bias]}])
+        MBF([{"params": layer}, {"params": [("b", layer.bias)]}])
 
 
 @pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
 @pytest.mark.parametrize("shape", [(3,), (), (2, 3), (2, 3, 3)], ids=str)
-def test_a_parameter_given_twice_is_an_error(device, shape):
-    p = nn.Parameter(torch.ones(shape, device=device))
-    with pytest.raises(ValueError, match="params: number 1 is number 0 again"):
-        MBF([p, p], lr=0.1)
+@pytest.mark.parametrize("named", [False, True], ids=["bare", "named"])
+def test_a_parameter_given_twice_is_warned_of_and_stepped_once(device, shape, named):
+    """As torch's optimizers warn; they step it twice."""
+    once, twice = (nn.Parameter(torch.ones(shape, device=device)) for _ in range(2))
+    given = [("a", twice), ("b", twice)] if named else [twice, twice]
+    with pytest.warns(UserWarning, match="duplicate parameters"):
+        opts = [MBF(given, lr=0.1), MBF([("a", once)] if named else [once], lr=0.1)]
+    for p, opt in zip((twice, once), opts, strict=True):
+        p.grad = torch.full_like(p, 0.5)
+        opt.step()
+    assert torch.equal(once, twice)
+    assert not torch.equal(once, torch.ones_like(once))
 
 
 def test_two_parameters_of_one_name_are_an_error():
@@ -301,16 +308,41 @@ def test_a_bad_group_changes_nothing(device):
     assert_same_bits(values(model), values(other))
 
 
-def test_groups_of_bare_tensors_may_be_added_to_named_ones(device):
+def test_groups_have_names_throughout_or_none(device):
+    """As in torch: names that only some parameters have would be lost in checkpoints."""
+    model = simple(device)
+    named = MBF(model[0], lr=0.1)
+    with pytest.raises(ValueError, match="groups so far have names, this one has no names"):
+        named.add_param_group({"params": list(model[2].parameters())})
+    named.add_param_group({"params": model[1].named_parameters()})
+    bare = MBF(model[0].parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="groups so far have no names, this one has names"):
+        bare.add_param_group({"params": model[1]})
+    bare.add_param_group({"params": model[1].parameters()})
+    assert len(named.param_groups) == len(bare.param_groups) == 2
+
+
+def test_names_of_later_groups_are_those_given(device):
     model = simple(device)
     opt = MBF(model[0], lr=0.1)
-    opt.add_param_group({"params": list(model[2].parameters())})
-    opt.add_param_group({"params": model[1].named_parameters()})
-    assert opt.diagnostics()["blocks"] == {
-        "kernel": 6,
-        "diagonal": 3 + 3,
-        "average": 1,
-        "adam": 6,
-    }
-    take_steps(model, opt, range(2))
-    assert_moved(model, values(simple(device)))
+    opt.add_param_group(
+        {"params": [("head.weight", model[2].weight), ("head.bias", model[2].bias)]}
+    )
+    assert opt.param_groups[1]["param_names"] == ["head.weight", "head.bias"]
+
+
+def test_a_list_that_mixes_pairs_and_tensors_is_an_error(device):
+    a, b = (nn.Parameter(torch.ones(2, device=device)) for _ in range(2))
+    with pytest.raises(ValueError, match="number 1 has no name, unlike those before it"):
+        MBF([("a", a), b])
+    with pytest.raises(TypeError, match="number 0 is a Linear in a list"):
+        MBF([nn.Linear(2, 2)])
+
+
+def test_a_named_bias_must_fit_the_rows_of_its_weight(device):
+    """A matrix stored as (in, out) has a bias of one element per column."""
+    weight, bias = (nn.Parameter(torch.randn(*s, device=device)) for s in ((3, 5), (5,)))
+    opt = MBF([("conv1d.weight", weight), ("conv1d.bias", bias)], lr=0.1)
+    weight.grad, bias.grad = torch.ones_like(weight), torch.ones_like(bias)
+    opt.step()
+    assert opt.diagnostics()["blocks"] == {"average": 1, "diagonal": 5}

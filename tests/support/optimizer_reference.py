@@ -307,18 +307,18 @@ class Float64MBF:
         for batch in batches:
             self._check_names(batch)
         for layer in self.layers.values():
-            if layer.blocks is None:
-                continue
             gradients = [layer.joined(batch) for batch in batches]
             gradients = [C for C in gradients if C is not None]
             if not gradients:
+                continue
+            layer.v = sum(C * C for C in gradients) / len(gradients)
+            layer.warm = True
+            if layer.blocks is None:
                 continue
             layer.G = [
                 sum(outer_products(C[block]) for C in gradients) / len(gradients)
                 for block in layer.blocks
             ]
-            layer.v = sum(C * C for C in gradients) / len(gradients)
-            layer.warm = True
             self._refresh(layer)
 
     def stats(self, name):
@@ -374,7 +374,7 @@ class Float64MBF:
     def _elementwise_direction(self, layer, D):
         """The step of an elementwise layer, without the learning rate and the decay."""
         layer.v = self.beta * layer.v + (1.0 - self.beta) * D * D
-        v_hat = layer.v / (1.0 - self.beta**layer.steps)
+        v_hat = layer.v / (1.0 if layer.warm else 1.0 - self.beta**layer.steps)
         M = self._corrected_momentum(layer) if self.graft else layer.M
         return M / (np.sqrt(v_hat) + EPSILON)
 

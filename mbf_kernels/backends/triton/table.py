@@ -53,8 +53,8 @@ class Work:
             ]
             spans.append((start, len(blocks)))
         return Work(
-            torch.tensor(items, dtype=torch.int32).reshape(-1, 4).to(device),
-            torch.tensor(spans, dtype=torch.int32).reshape(-1, 2).to(device),
+            torch.tensor(items, dtype=torch.int32, device="cpu").reshape(-1, 4).to(device),
+            torch.tensor(spans, dtype=torch.int32, device="cpu").reshape(-1, 2).to(device),
             [item[1] for item in items],
         )
 
@@ -79,7 +79,7 @@ class HostTable:
         capturing = self._copy.is_cuda and torch.cuda.is_current_stream_capturing()
         if values != self._values:
             self._values = values
-            host = torch.tensor(values, dtype=self._copy.dtype)
+            host = torch.tensor(values, dtype=self._copy.dtype, device="cpu")
             if self._in_graph or capturing:
                 self._copy = torch.empty_like(self._copy)
                 self._in_graph = False
@@ -109,9 +109,9 @@ class StateTables:
         self._damping = HostTable(max(tensors, 1), torch.float64, device)
         self._one_damping = HostTable(1, torch.float64, device)
         self.nothing = torch.zeros(4, dtype=torch.int64, device=device)  # for unused arguments
-        self.tile_starts = torch.tensor(layout.tile_starts, dtype=torch.int32).to(device)
+        self.tile_starts = torch.tensor(layout.tile_starts, dtype=torch.int32, device=device)
         elements = [float(max(n, 1) * layout.block_size) for n in layout.block_counts]
-        self.elements = torch.tensor(elements, dtype=torch.float64).to(device)
+        self.elements = torch.tensor(elements, dtype=torch.float64, device=device)
         self.absolute_damping = torch.zeros(max(tensors, 1), dtype=torch.float64, device=device)
         self.scales = torch.zeros(max(tensors, 1), dtype=torch.float64, device=device)
         self.tickets = torch.zeros(max(tensors, 1), dtype=torch.int32, device=device)

@@ -1,0 +1,139 @@
+"""How layers change after the optimizer was made.
+
+Users edit ``param_groups``: a parameter is replaced by a larger one, removed, or appended. A weight
+or its bias may be frozen, so that the two cannot share a layer. A checkpoint may come from an
+optimizer that saw other layers in the same parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from .checkpoints import States
+from .layers import Layer, layer_by_shape
+
+
+def follow(layers: Sequence[Layer], before: Sequence[Tensor], now: Sequence[Tensor]) -> list[Layer]:
+    """The layers of a parameter group whose list of parameters was edited.
+
+    A parameter in the place of one that is gone takes over its role, if it has as many dimensions.
+    Any other new parameter is told by its shape. Layers whose parameters are all still there stay
+    the same objects.
+    """
+    old, new = {id(p) for p in before}, {id(p) for p in now}
+    successors = {
+        id(gone): come
+        for gone, come in zip(before, now, strict=False)
+        if id(gone) not in new and id(come) not in old and gone.dim() == come.dim()
+    }
+
+    def present(param: Tensor | None) -> Tensor | None:
+        if param is None or id(param) in new:
+            return param
+        return successors.get(id(param))
+
+    followed: list[Layer] = []
+    for layer in layers:
+        weight, bias = present(layer.weight), present(layer.bias)
+        if weight is layer.weight and bias is layer.bias:
+            followed.append(layer)
+        elif weight is None:
+            if bias is not None:
+                followed.append(layer_by_shape(f"bias of {layer.name}", bias))
+        elif bias is None or bias.shape == weight.shape[:1]:
+            followed.append(replace(layer, weight=weight, bias=bias))
+        else:
+            followed += divide(replace(layer, weight=weight, bias=bias))
+    known = {id(p) for layer in followed for p in layer.parameters}
+    for i, param in enumerate(now):
+        if id(param) not in known:
+            known.add(id(param))
+            followed.append(layer_by_shape(f"parameter {i}", param))
+    return followed
+
+
+def torn(before: Sequence[Layer], now: Sequence[Layer]) -> set[Tensor]:
+    """The parameters left of layers that lost their weight or their bias, or got another.
+
+    The state of such a layer is that of both, and fits neither.
+    """
+    kept = {(id(layer.weight), id(layer.bias)) for layer in now}
+    return {
+        param
+        for layer in before
+        if layer.bias is not None and (id(layer.weight), id(layer.bias)) not in kept
+        for param in layer.parameters
+    }
+
+
+def divide(layer: Layer) -> list[Layer]:
+    """A layer without its joined bias, and the bias as a layer of its own."""
+    if layer.bias is None:
+        return [layer]
+    bias = layer_by_shape(f"bias of {layer.name}", layer.bias)
+    return [replace(layer, bias=None), bias]
+
+
+def as_saved(layers: Sequence[Layer], saved: States, graft: bool) -> list[Layer]:
+    """The same parameters as the layers that these states belong to.
+
+    What a state holds shows how its parameter was stepped: elementwise or with a matrix, and
+    whether a bias was joined to its weight. A weight and a bias of which only one has state, or one
+    is frozen and none has state yet, are layers of their own.
+    """
+    joined: list[Layer] = []
+    for layer in layers:
+        for part in divide(layer) if _are_apart(layer, saved) else [layer]:
+            last = joined[-1] if joined else None
+            if last is not None and _joins(last, part, saved):
+                joined[-1] = replace(last, bias=part.weight)
+            else:
+                joined.append(_of_saved_family(part, saved, graft))
+    return joined
+
+
+def _are_apart(layer: Layer, saved: States) -> bool:
+    weight, bias = layer.weight, layer.bias
+    if bias is None:
+        return False
+    if weight in saved or bias in saved:
+        return (weight in saved) != (bias in saved) or _has_own_state(saved[bias])
+    return weight.requires_grad != bias.requires_grad
+
+
+def _has_own_state(entry: object) -> bool:
+    """Whether this is the saved state of a whole layer, not that of a joined bias."""
+    return isinstance(entry, dict) and ("stats" in entry or "exp_avg" in entry)
+
+
+def _joins(layer: Layer, next_layer: Layer, saved: States) -> bool:
+    """Whether ``next_layer`` is a vector that was saved as the joined bias of ``layer``."""
+    bias = next_layer.weight
+    entry = saved.get(bias)
+    return (
+        layer.family == "linear"
+        and layer.bias is None
+        and next_layer.bias is None
+        and bias.shape == layer.weight.shape[:1]
+        and isinstance(entry, dict)
+        and "momentum_buffer" in entry
+        and not _has_own_state(entry)
+    )
+
+
+def _of_saved_family(layer: Layer, saved: States, graft: bool) -> Layer:
+    entry = saved.get(layer.weight)
+    elementwise = layer.family == "adam" or (layer.family == "diagonal" and graft)
+    if isinstance(entry, dict) and "exp_avg" in entry and not elementwise:
+        return replace(layer, family="adam")
+    if isinstance(entry, dict) and "stats" in entry and layer.family == "adam":
+        return layer_by_shape(layer.name, layer.weight)
+    return layer
+
+
+def is_same(one: Layer, other: Layer) -> bool:
+    """Whether two layers are of the same parameters and stepped alike."""
+    return one.weight is other.weight and one.bias is other.bias and one.family == other.family
