@@ -9,7 +9,6 @@ A layer gets state when one of its parameters first has a gradient. What is froz
 
 from __future__ import annotations
 
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
@@ -257,22 +256,18 @@ def all_parameters(groups: Iterable[ParamGroup]) -> Iterator[Tensor]:
     return (p for group in groups for p in group["params"])
 
 
-def warn_of_other_layers(groups: Iterable[GroupState]) -> None:
+def seen_otherwise(groups: Iterable[GroupState]) -> str:
     """Says which parameters were saved as other layers than this optimizer would see in them."""
-    names = [
-        layer.name
-        for own in groups
-        for engine in own.engines
-        for layer in engine.layers
-        if not any(is_same(layer, told) for told in own.layers)
-        and not any(p.requires_grad is False for p in layer.parameters)
-    ]
-    if names:
-        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-        warnings.warn(
-            f"MBF: the checkpoint comes from an optimizer that saw other layers in {len(names)} of "
-            f"these parameters ({some}): a bias joined to its weight or not, a norm layer or an "
-            "embedding known as such or not. They go on as they were saved",
-            UserWarning,
-            stacklevel=6,
-        )
+    names = []
+    for own in groups:
+        told = as_saved(own.layers, {}, own.group["graft"] is not None)
+        layers = [layer for engine in own.engines for layer in engine.layers]
+        names += [x.name for x in layers if not any(is_same(x, layer) for layer in told)]
+    if not names:
+        return ""
+    some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return (
+        f"the checkpoint comes from an optimizer that saw other layers in {len(names)} of these "
+        f"parameters ({some}): a bias joined to its weight or not, a norm layer or an embedding "
+        "known as such or not. They go on as they were saved"
+    )

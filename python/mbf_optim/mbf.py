@@ -27,7 +27,7 @@ from .live_state import (
     all_parameters,
     has_gradient,
     nothing_new,
-    warn_of_other_layers,
+    seen_otherwise,
 )
 from .options import check_options
 from .params import (
@@ -421,7 +421,6 @@ class MBF(torch.optim.Optimizer):
                 own.group = group
             self.state.update(others)
             self._live.replace(loaded, self.state)
-            warn_of_other_layers(loaded)
 
         # Hooks of users run before ``take`` and after ``give``, as torch documents them.
         before = self.register_load_state_dict_pre_hook(take)
@@ -431,6 +430,8 @@ class MBF(torch.optim.Optimizer):
         finally:
             before.remove()
             after.remove()
+        if text := seen_otherwise(loaded):
+            warnings.warn(f"MBF: {text}", UserWarning, stacklevel=2)
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("fisher", "on_failure", "_live", "_curvature", "_warned")
