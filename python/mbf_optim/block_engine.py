@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 import mbf_kernels as mk
 
 from .checkpoints import States
-from .curvature import Curvature, finite_blocks, sample_betas
+from .curvature import Curvature, finite_blocks
 from .engine import Engine, Shapes
 from .layers import Layer
 from .options import ParamGroup, damping_of, learning_rate_of, momentum_correction
@@ -101,9 +101,11 @@ class BlockEngine(Engine):
     def _take_samples(
         self, curvature: Curvature, beta: float, chosen: Sequence[int] | None
     ) -> None:
-        for sample, sample_beta in zip(curvature, sample_betas(beta, len(curvature)), strict=True):
+        for sample, sample_beta in curvature.weighted(beta):
             grads = [sample.get(p, p.grad) for p in self.params]
             self._update(self._choose(grads, chosen), sample_beta)
+        if curvature.average_ is not None:
+            self.average_over_ranks(curvature.average_)
 
     def _update(self, grads: Sequence[Tensor | None], beta: float) -> None:
         """Statistics from gradients that move nothing: the model goes on if they overflow."""
@@ -113,6 +115,11 @@ class BlockEngine(Engine):
             kept.append(clean)
             self.left_out += left_out
         self.blocks.update_(kept, beta)
+
+    def average_over_ranks(self, average_: Callable[[Sequence[Tensor]], None]) -> None:
+        views = self.blocks.state_views()
+        average_([*views["stats"], *views["weights"]])
+        self.blocks.load_state_dict(views)  # brings what is derived from the statistics up to date
 
     def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
         mine = [grads.get(p) for p in self.params]

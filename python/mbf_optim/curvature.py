@@ -2,15 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-# One dict per sample: the gradients by parameter.
-Curvature = list[dict[Tensor, Tensor]]
+from .ranks import Ranks
+
+# Gradients by parameter.
+Sample = dict[Tensor, Tensor]
+
+
+class Curvature(NamedTuple):
+    """What a step takes statistics from instead of its own gradients."""
+
+    samples: Sequence[Sample]
+    # Makes the new statistics the same on all ranks, if the samples are those of one rank.
+    average_: Callable[[Sequence[Tensor]], None] | None = None
+
+    def weighted(self, beta: float) -> Iterator[tuple[Sample, float]]:
+        """The samples, with the decays that give each the weight ``(1 - beta) / n``."""
+        return zip(self.samples, sample_betas(beta, len(self.samples)), strict=True)
+
+
+class PendingCurvature:
+    """Gathers the gradients for the next statistics until a step takes them."""
+
+    def __init__(self, fisher: str) -> None:
+        self.fisher = fisher
+        self._samples: list[Sample] = []
+
+    def check(self, fisher: str, method: str) -> None:
+        if self.fisher != fisher:
+            raise RuntimeError(f"{method}() is for fisher={fisher!r}; this one is {self.fisher!r}")
+
+    def add_gradients(self, sample: Sample) -> None:
+        """Adds to the gradients gathered so far, as ``backward()`` adds to ``param.grad``."""
+        if not self._samples:
+            self._samples.append({})
+        total = self._samples[0]
+        for param, grad in sample.items():
+            total[param] = total[param] + grad if param in total else grad
+
+    def add_samples(self, samples: Iterable[Sample]) -> None:
+        """Adds samples to those gathered so far."""
+        self._samples += samples
+
+    def take(self, wanted: bool, params: Sequence[Tensor], ranks: Ranks) -> Curvature:
+        """What was gathered, for the step that takes it.
+
+        Args:
+            wanted: whether the step needs any.
+            params: all parameters, in the order that all ranks have in common.
+        """
+        if not self._samples and wanted:
+            how = {
+                "true": "with opt.curvature(): loss_fn(logits, sampled).backward()",
+                "exact": "opt.sample_curvature(model, loss_fn, inputs, targets)",
+            }[self.fisher]
+            raise RuntimeError(
+                f"fisher={self.fisher!r} needs gradients for the statistics of this step: "
+                f"if opt.wants_curvature: {how}"
+            )
+        taken, self._samples = self._samples, []
+        if self.fisher == "exact":
+            return Curvature(taken, ranks.average_ if ranks.count > 1 else None)
+        return Curvature([ranks.average_gradients(params, sample) for sample in taken])
 
 
 @contextmanager
@@ -37,7 +96,7 @@ def separate_gradients(
 
 def per_sample_gradients(
     model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], inputs: Any, targets: Any
-) -> Curvature:
+) -> list[Sample]:
     """The gradients of ``loss_fn(model(x), y)`` for every sample of a batch by itself.
 
     Layers that mix the samples of a batch (batch norm in training mode) have no per-sample

@@ -6,14 +6,14 @@ rows, moves the parameters along the directions that come out, and decides which
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .checkpoints import States
-from .curvature import Curvature, sample_betas
+from .curvature import Curvature
 from .dense_form import Form, parameters_in_rows, shaped_as_in_rows, shaped_as_parameter
 from .dense_state import DenseState
 from .engine import Engine, Shapes
@@ -182,10 +182,12 @@ class DenseEngine(Engine):
         if curvature is None:
             run.state.update_(run.rows(run.present(grads)), beta)
             return
-        for sample, sample_beta in zip(curvature, sample_betas(beta, len(curvature)), strict=True):
+        for sample, sample_beta in curvature.weighted(beta):
             own = zip(run.params, grads, strict=True)
             present = run.present([sample.get(param, grad) for param, grad in own])
             self.left_out += run.state.update_(run.rows(present), sample_beta)
+        if curvature.average_ is not None:
+            curvature.average_(run.state.statistics)
 
     # --- taking turns -------------------------------------------------------------------------
 
@@ -219,6 +221,9 @@ class DenseEngine(Engine):
                 rows = run.rows(run.present(mine))
                 self.left_out += run.state.update_(rows, 1.0 - 1.0 / count)
                 self._had_warm_start(i)
+
+    def average_over_ranks(self, average_: Callable[[Sequence[Tensor]], None]) -> None:
+        average_(self.state.statistics)
 
     def finish_average(self, group: ParamGroup) -> None:
         self.state.invert_(*damping_of(group))

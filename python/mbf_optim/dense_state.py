@@ -75,6 +75,12 @@ class DenseState:
         """Bytes of all tensors."""
         return sum(t.numel() * t.element_size() for t in self._tensors().values())
 
+    @property
+    def statistics(self) -> list[Tensor]:
+        """What updates average: ``G``, its weights, and ``v`` with graft."""
+        kept = [self.stats, self.weights]
+        return kept if self.second_moment is None else [*kept, self.second_moment]
+
     def _tensors(self) -> dict[str, Tensor]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: t for name, t in values.items() if isinstance(t, Tensor)}

@@ -12,7 +12,7 @@ which is Adam's ``1 - beta^k`` while ``beta`` stays the same. After a warm start
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -176,6 +176,11 @@ class ElementwiseEngine(Engine):
             self.squares[i].mul_(1.0 - 1.0 / count).addcmul_(wide, wide, value=1.0 / count)
             self._weights[i] = (1.0 - 1.0 / count) * self._weights[i] + 1.0 / count
             self._had_warm_start(i)
+
+    def average_over_ranks(self, average_: Callable[[Sequence[Tensor]], None]) -> None:
+        weights = self._weights.to(self.device)
+        average_([*self.squares, weights])
+        self._weights.copy_(weights)
 
     def finish_average(self, group: ParamGroup) -> None:
         pass  # there is nothing to invert

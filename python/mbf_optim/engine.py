@@ -6,7 +6,7 @@ An engine holds the state of some layers of one parameter group and steps all of
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from operator import attrgetter
 from typing import NamedTuple, NoReturn
 
@@ -83,6 +83,10 @@ class Engine(ABC):
     @abstractmethod
     def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
         """Adds the gradients of the ``count``-th batch to the average that a warm start takes."""
+
+    @abstractmethod
+    def average_over_ranks(self, average_: Callable[[Sequence[Tensor]], None]) -> None:
+        """Passes all statistics to a function that replaces them by averages over ranks."""
 
     @abstractmethod
     def finish_average(self, group: ParamGroup) -> None:

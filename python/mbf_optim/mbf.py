@@ -19,7 +19,7 @@ from .checkpoints import (
     saved_form,
     states_by_parameter,
 )
-from .curvature import Curvature, per_sample_gradients, separate_gradients
+from .curvature import Curvature, PendingCurvature, per_sample_gradients, separate_gradients
 from .engine import Engine, say_what_moved
 from .live_state import (
     GroupState,
@@ -37,6 +37,7 @@ from .params import (
     check_parameter,
     read_params,
 )
+from .ranks import Ranks
 from .warm_start import average_gradients
 
 
@@ -90,6 +91,10 @@ class MBF(torch.optim.Optimizer):
         stagger: spread statistics and refreshes evenly over the steps, a part of the blocks at a
             time, so that no step is much slower than the others.
         maximize: maximize the loss instead of minimizing it.
+        process_group: the ranks over which statistics are averaged that do not come from the
+            gradients of steps: those of ``fisher="true"`` and ``"exact"`` and of
+            :meth:`warm_start`. None means all ranks, where torch.distributed is initialised. The
+            gradients of steps are averaged by DistributedDataParallel, as for any optimizer.
         on_failure: what to do when blocks cannot be inverted at two refreshes in a row: ``"warn"``
             once, ``"raise"`` or ``"ignore"``. A failed block keeps its last inverse.
 
@@ -118,6 +123,7 @@ class MBF(torch.optim.Optimizer):
         stagger: bool = False,
         maximize: bool = False,
         on_failure: str = "warn",
+        process_group: Any = None,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -147,7 +153,8 @@ class MBF(torch.optim.Optimizer):
         self.fisher = fisher
         self.on_failure = on_failure
         self._live = LiveState()
-        self._curvature: Curvature | None = None
+        self._curvature = PendingCurvature(fisher)
+        self._ranks = Ranks(process_group)
         self._warned = False
         super().__init__(as_groups(params), defaults)
 
@@ -196,7 +203,7 @@ class MBF(torch.optim.Optimizer):
         self._sync(has_gradient)
         for engine in self._live.engines:
             engine.check_step()
-        curvature = self._take_curvature()
+        curvature = self._take_curvature() if self.fisher != "empirical" else None
         moved: list[Engine] = []
         try:
             for own in self._live.groups:
@@ -242,8 +249,9 @@ class MBF(torch.optim.Optimizer):
     def curvature(self, scale: float = 1.0) -> Iterator[None]:
         """The next statistics are taken from the gradients made inside this context.
 
-        ``param.grad`` is afterwards what it was before. For ``fisher="true"``, with labels sampled
-        from the model's own distribution::
+        ``param.grad`` is afterwards what it was before. Several contexts before one step add up, as
+        gradients do. A layer that gets no gradient inside takes the one of the step. For
+        ``fisher="true"``, with labels sampled from the model's own distribution::
 
             loss_fn(logits, labels).backward(retain_graph=opt.wants_curvature)
             if opt.wants_curvature:
@@ -256,12 +264,10 @@ class MBF(torch.optim.Optimizer):
             scale: the factor by which the loss inside is scaled, such as
                 ``GradScaler.get_scale()``; the gradients are divided by it.
         """
-        if self.fisher != "true":
-            raise RuntimeError(f"curvature() is for fisher='true'; this one is {self.fisher!r}")
-        params = [p for group in self.param_groups for p in group["params"]]
-        with separate_gradients(params, scale) as sample:
+        self._curvature.check("true", "curvature")
+        with separate_gradients(list(all_parameters(self.param_groups)), scale) as sample:
             yield
-        self._curvature = [sample]
+        self._curvature.add_gradients(sample)
 
     def sample_curvature(
         self,
@@ -274,32 +280,19 @@ class MBF(torch.optim.Optimizer):
 
         For ``fisher="exact"``: ``G`` then averages ``D D^T`` over the samples of a batch, as in the
         generic algorithm; otherwise ``D`` is the mean gradient of the batch. The gradients of all
-        samples are in memory at once, so this is for small models and research. ::
+        samples are in memory at once, so this is for small models and research. Several calls
+        before one step average over all their samples. ::
 
             if opt.wants_curvature:
                 opt.sample_curvature(model, loss_fn, inputs, targets)
             opt.step()
         """
-        if self.fisher != "exact":
-            raise RuntimeError(
-                f"sample_curvature() is for fisher='exact'; this one is {self.fisher!r}"
-            )
-        self._curvature = per_sample_gradients(model, loss_fn, inputs, targets)
+        self._curvature.check("exact", "sample_curvature")
+        self._curvature.add_samples(per_sample_gradients(model, loss_fn, inputs, targets))
 
-    def _take_curvature(self) -> Curvature | None:
-        if self.fisher == "empirical":
-            return None
-        if self._curvature is None and self.wants_curvature:
-            how = {
-                "true": "with opt.curvature(): loss_fn(logits, sampled).backward()",
-                "exact": "opt.sample_curvature(model, loss_fn, inputs, targets)",
-            }[self.fisher]
-            raise RuntimeError(
-                f"fisher={self.fisher!r} needs gradients for the statistics of this step: "
-                f"if opt.wants_curvature: {how}"
-            )
-        taken, self._curvature = self._curvature, None
-        return taken if taken is not None else []
+    def _take_curvature(self) -> Curvature:
+        params = list(all_parameters(self.param_groups))
+        return self._curvature.take(self.wants_curvature, params, self._ranks)
 
     def warm_start(
         self,
@@ -334,8 +327,13 @@ class MBF(torch.optim.Optimizer):
                 engine.average(grads, count)
 
         count = average_gradients(model, loss_fn, batches, params, take, progress)
+        names = [layer.name for engine in self._live.engines for layer in engine.layers]
+        self._ranks.check_same("warm_start", names)
         if count:
             with torch.no_grad():
+                share = self._ranks.share_of(count, params[0].device)
+                for engine in self._live.engines:
+                    engine.average_over_ranks(lambda stats: self._ranks.average_(stats, share))
                 for own in self._live.groups:
                     for engine in own.engines:
                         engine.finish_average(own.group)
@@ -434,7 +432,12 @@ class MBF(torch.optim.Optimizer):
             warnings.warn(f"MBF: {text}", UserWarning, stacklevel=2)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("fisher", "on_failure", "_live", "_curvature", "_warned")
+        if self._ranks.process_group is not None:
+            raise TypeError(
+                "an optimizer with a process_group cannot be copied or pickled, since the group "
+                "cannot; make a new one and load state_dict() into it"
+            )
+        own = ("fisher", "on_failure", "_live", "_curvature", "_ranks", "_warned")
         kept = {**super().__getstate__(), **{name: self.__dict__[name] for name in own}}
         kept["state"] = self._live.without_views(self.state)
         return kept
