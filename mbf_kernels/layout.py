@@ -137,10 +137,9 @@ class TileLayout:
         rest = state.shape[1:-1]
         for span, chunk in zip(spans, self.split(values, spans), strict=True):
             tiles = state[span.tiles].movedim(-1, 1)
-            flat = tiles.reshape(-1, *rest)
+            flat = tiles.clone(memory_format=torch.contiguous_format).view(-1, *rest)
             flat[: len(span)] = chunk.to(state.dtype)
-            if flat.data_ptr() != tiles.data_ptr():
-                tiles.copy_(flat.reshape(tiles.shape))
+            tiles.copy_(flat.view(tiles.shape))
 
     def split(self, values: Tensor, spans: Sequence[Span] | None = None) -> Sequence[Tensor]:
         """Splits ``(N, ...)`` values in natural order into one tensor per span.

@@ -43,7 +43,8 @@ class BlockState:
 
         def zeros(dtype: torch.dtype) -> Tensor:
             state = torch.empty(layout.state_shape, dtype=dtype, device=device)
-            if EXTENSION is not None and device.type == "cpu":
+            # A fake tensor, as torch.compile uses them, has no memory.
+            if EXTENSION is not None and device.type == "cpu" and type(state) is Tensor:
                 EXTENSION.advise_huge_pages(state.data_ptr(), state.numel() * state.element_size())
             return state.zero_()
 

@@ -18,17 +18,17 @@ from torch import Tensor
 from .reference import Reference, cholesky_inverse
 
 _CHUNKS = 16
+_ALIGNMENT = 64  # bytes
 
 
 def threaded_inverse(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """:func:`.reference.cholesky_inverse` on ``torch.get_num_threads()`` threads."""
     if matrices.device.type != "cpu" or matrices.shape[0] == 0:
         return cholesky_inverse(matrices)
-    # Copies start at the alignment of the allocator.
-    chunks = [chunk.clone() for chunk in matrices.chunk(_CHUNKS)]
+    chunks = list(matrices.chunk(_CHUNKS))
     threads = torch.get_num_threads()
     if threads == 1:
-        results = [cholesky_inverse(chunk) for chunk in chunks]
+        results = [_inverse(chunk) for chunk in chunks]
     else:
         results = _in_threads(chunks, threads)
     if len(results) == 1:
@@ -36,14 +36,20 @@ def threaded_inverse(matrices: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([r[0] for r in results]), torch.cat([r[1] for r in results])
 
 
+def _inverse(chunk: Tensor) -> tuple[Tensor, Tensor]:
+    if not chunk.is_contiguous() or chunk.data_ptr() % _ALIGNMENT:
+        chunk = chunk.clone(memory_format=torch.contiguous_format)  # aligned by the allocator
+    return cholesky_inverse(chunk)
+
+
 def _in_threads(chunks: list[Tensor], threads: int) -> list[tuple[Tensor, Tensor]]:
     try:
         if len(chunks) == 1:
             torch.set_num_threads(1)
-            return [cholesky_inverse(chunks[0])]
+            return [_inverse(chunks[0])]
         # set_num_threads holds for the thread that calls it: every worker runs LAPACK on one.
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            return list(pool.map(cholesky_inverse, chunks))
+            return list(pool.map(_inverse, chunks))
     finally:
         torch.set_num_threads(threads)  # threads started later inherit it
 

@@ -30,10 +30,12 @@ def cholesky_inverse(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """
     factor, info = torch.linalg.cholesky_ex(matrices)
     # The usual case. Not on a GPU, where reading a flag would wait for the device.
-    if matrices.device.type == "cpu" and not info.any() and factor.isfinite().all():
+    # An element that is not finite makes the pivot of its row so, or not positive.
+    if matrices.device.type == "cpu" and not info.any() and _diagonal(factor).isfinite().all():
         inverse = torch.cholesky_inverse(factor)
         if _diagonal(inverse).isfinite().all():
-            return inverse.contiguous(), info
+            # LAPACK's order of the elements; the matrix is symmetric, so this copies nothing.
+            return inverse.mT.contiguous(), info
     # LAPACK accepts an infinite pivot, and a pivot whose reciprocal overflows.
     pivots = _diagonal(factor).square()
     usable = pivots.isfinite() & pivots.reciprocal().isfinite()

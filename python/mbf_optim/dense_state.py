@@ -136,7 +136,7 @@ class DenseState:
         else:
             diagonal.add_(damping)
         fresh, info = mk.spd_inverse(matrices)
-        self.inverse.copy_(torch.where((info == 0)[..., None, None], fresh, self.inverse))
+        torch.where((info == 0)[..., None, None], fresh, self.inverse, out=self.inverse)
         self.info.copy_(info)
 
     # --- directions -----------------------------------------------------------------------------
