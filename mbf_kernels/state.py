@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .extension import EXTENSION
 from .layout import TileLayout, diagonal_places, to_dense
+from .rounding import rounded_inverses
 
 
 @dataclass
@@ -116,7 +117,10 @@ class BlockState:
                 value, memory = state[name][i], views[name][i]
                 assert value is not None  # checked
                 value = value.detach().to(memory.device)
-                if value.shape == memory.shape and natural[name][i] != tuple(memory.shape):
+                in_tiles = value.shape == memory.shape and natural[name][i] != tuple(memory.shape)
+                if name == "inverse":
+                    value = self._rounded(value, in_tiles)
+                if in_tiles:
                     memory.copy_(value)
                 elif name == "weights":
                     memory.copy_(value[:: self.layout.width])
@@ -124,6 +128,15 @@ class BlockState:
                     self.layout.scatter_(getattr(self, name), value, [span])
             self.info[span.tiles] = 0
         self.refresh_traces()
+
+    def _rounded(self, inverses: Tensor, in_tiles: bool) -> Tensor:
+        """Inverses in this state's dtype; padding blocks stay zero."""
+        d, dtype = self.layout.block_size, self.inverse.dtype
+        if not in_tiles:
+            return rounded_inverses(inverses, d, dtype)
+        by_block = inverses.movedim(-1, 1)
+        packed = by_block.reshape(-1, self.layout.triangle)
+        return rounded_inverses(packed, d, dtype).view(by_block.shape).movedim(1, -1)
 
     @staticmethod
     def _check(

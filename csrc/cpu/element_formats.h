@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "lanes.h"
 
@@ -18,17 +17,6 @@ struct BFloat16 {
 struct Float16 {
   uint16_t bits;
 };
-
-MBF_INLINE uint32_t float_bits(float x) {
-  uint32_t u;
-  std::memcpy(&u, &x, 4);
-  return u;
-}
-MBF_INLINE float bits_float(uint32_t u) {
-  float x;
-  std::memcpy(&x, &u, 4);
-  return x;
-}
 
 MBF_INLINE float widen(float x) { return x; }
 MBF_INLINE double widen(double x) { return x; }
@@ -83,12 +71,6 @@ MBF_INLINE To narrow(float x) {
   }
 }
 
-template <int N>
-struct WordLanes {
-  typedef uint16_t Short __attribute__((vector_size(N * sizeof(uint16_t))));
-  typedef uint32_t Word __attribute__((vector_size(N * sizeof(uint32_t))));
-};
-
 // Loads a lane vector from stored elements, whose format may be narrower than that of the lanes.
 template <class V>
 MBF_INLINE V load_lanes(const typename V::Scalar* p) {
@@ -109,17 +91,7 @@ MBF_INLINE V load_lanes(const BFloat16* p) {
   }
 }
 
-// The least positive value that becomes infinite when it is stored.
-template <class Stored>
-MBF_INLINE auto overflow_limit() {
-  if constexpr (std::is_same_v<Stored, BFloat16>) {
-    return bits_float(0x7f7f8000u);  // halfway between the largest bfloat16 and 2^128
-  } else {
-    return static_cast<Stored>(__builtin_huge_val());
-  }
-}
-
-// Only for values below overflow_limit: inverses are checked before they are stored.
+// Only for lanes that hold values of bfloat16: the other bits are cut off.
 template <class V>
 MBF_INLINE void store_lanes(V x, BFloat16* p) {
   if constexpr (IsPair<V>::value) {
@@ -128,9 +100,7 @@ MBF_INLINE void store_lanes(V x, BFloat16* p) {
   } else {
     constexpr int N = V::kLanes;
     using Short = typename WordLanes<N>::Short;
-    using Word = typename WordLanes<N>::Word;
-    const Word u = (Word)x.v;
-    const Short s = __builtin_convertvector((u + 0x7fffu + ((u >> 16) & 1u)) >> 16, Short);
+    const Short s = __builtin_convertvector((typename WordLanes<N>::Word)x.v >> 16, Short);
     __builtin_memcpy(p, &s, sizeof s);
   }
 }

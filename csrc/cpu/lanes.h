@@ -116,6 +116,44 @@ MBF_INLINE LanePair<V> square_root(LanePair<V> x) {
   return {square_root(x.lo), square_root(x.hi)};
 }
 
+// The bits of float lanes, and of lanes in a format of 16 bits.
+template <int N>
+struct WordLanes {
+  typedef uint16_t Short __attribute__((vector_size(N * sizeof(uint16_t))));
+  typedef uint32_t Word __attribute__((vector_size(N * sizeof(uint32_t))));
+};
+template <int N>
+using Words = typename WordLanes<N>::Word;
+
+template <int N>
+MBF_INLINE Lanes<float, N> nearest_bfloat16(Lanes<float, N> x) {
+  return {(typename Lanes<float, N>::Raw)(((Words<N>)x.v + 0x8000u) & 0xffff0000u)};
+}
+template <class V>
+MBF_INLINE LanePair<V> nearest_bfloat16(LanePair<V> x) {
+  return {nearest_bfloat16(x.lo), nearest_bfloat16(x.hi)};
+}
+
+template <int N>
+MBF_INLINE Lanes<float, N> bfloat16_above(Lanes<float, N> x) {
+  return {(typename Lanes<float, N>::Raw)(((Words<N>)x.v + 0xffffu) & 0xffff0000u)};
+}
+template <class V>
+MBF_INLINE LanePair<V> bfloat16_above(LanePair<V> x) {
+  return {bfloat16_above(x.lo), bfloat16_above(x.hi)};
+}
+
+template <int N>
+MBF_INLINE Lanes<float, N> rough_reciprocal_root(Lanes<float, N> x) {
+  using Raw = typename Lanes<float, N>::Raw;
+  const Raw guess = (Raw)(0x5f3759dfu - ((Words<N>)x.v >> 1));
+  return {guess * (1.5f - 0.5f * guess * (x.v * guess))};
+}
+template <class V>
+MBF_INLINE LanePair<V> rough_reciprocal_root(LanePair<V> x) {
+  return {rough_reciprocal_root(x.lo), rough_reciprocal_root(x.hi)};
+}
+
 template <class T, int N>
 MBF_INLINE Lanes<T, N> at_most(Lanes<T, N> x, Lanes<T, N> limit) {
   return {x.v > limit.v ? limit.v : x.v};

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
+#include "../core/bfloat16_inverse.h"
 #include "../core/spd_inverse.h"
 #include "element_formats.h"
 #include "isa.h"
@@ -65,7 +67,7 @@ class TileInverse {
 
     TileWorkspace<V, Dim> workspace;
     const bool short_format = job.inverse_format == Format::BFloat16;
-    const T limit = short_format ? T(overflow_limit<BFloat16>()) : overflow_limit<T>();
+    const T limit = short_format ? T(kBFloat16InverseLimit) : std::numeric_limits<T>::infinity();
     const double weight = job.debias ? job.tallies[index].weight : 1.0;
     const double scale = weight > 0 ? 1.0 / weight : 1.0;  // with weight 0, G is zero
     const bool all = invert(stats, workspace.triangle, info, scale, damping, limit, d);
@@ -157,16 +159,22 @@ class TileInverse {
   template <class Stored, class Dim>
   static MBF_INLINE void store(TileWorkspace<V, Dim>& workspace, Stored* inverse,
                                const TilePass& pass, int32_t* info, int valid, bool clean, Dim d) {
-    if (!clean) return store_succeeded(workspace.triangle, inverse, info, valid, d);
+    if (!clean) return store_succeeded(&workspace.triangle[0], inverse, info, valid, d);
     const int elements = triangle_size(d);
     const V* triangle = &workspace.triangle[0];
-    if (!pass.stream_inverse) {
+    if constexpr (std::is_same_v<Stored, BFloat16>) {
+      for (int g = 0; g < W / N; ++g) {
+        for_each_rounded(
+            triangle + g * elements,
+            [&](int i, V x) MBF_INLINE_LAMBDA { store_lanes(x, inverse + i * W + g * N); }, d);
+      }
+    } else if (!pass.stream_inverse) {
       for (int i = 0; i < elements; ++i) {
         for (int g = 0; g < W / N; ++g) {
           store_lanes(triangle[g * elements + i], inverse + i * W + g * N);
         }
       }
-    } else if constexpr (std::is_same_v<Stored, T>) {
+    } else {
       // All groups of lanes of a cache line together: a streaming store of half a line is slow.
       for (int i = 0; i < elements; ++i) {
         for (int g = 0; g < W / N; ++g) {
@@ -176,13 +184,30 @@ class TileInverse {
     }
   }
 
+  // Calls store(i, x) for the elements of one group of lanes, rounded to bfloat16.
+  template <class Store, class Dim>
+  static MBF_INLINE void for_each_rounded(const V* triangle, Store store, Dim d) {
+    V scales[kMaxBlock];
+    for_each(zero_like(d), d, [&](auto row) MBF_INLINE_LAMBDA {
+      scales[row] = reciprocal_scale(triangle[triangle_index(row, row)]);
+    });
+    round_inverse<V>([&](int i) MBF_INLINE_LAMBDA { return triangle[i]; },
+                     [&](int row) MBF_INLINE_LAMBDA { return scales[row]; }, store, d);
+  }
+
   // Off the fast path: stores only blocks that have an inverse. A failed block keeps its last
   // inverse, a padding block its zeros.
   template <class Stored>
-  static __attribute__((noinline)) void store_succeeded(const V* triangle, Stored* inverse,
-                                                        int32_t* info, int valid, int d) {
+  static __attribute__((noinline)) void store_succeeded(V* triangle, Stored* inverse, int32_t* info,
+                                                        int valid, int d) {
     const int elements = triangle_size(d);
     for (int l = valid; l < W; ++l) info[l] = 0;
+    if constexpr (std::is_same_v<Stored, BFloat16>) {
+      for (int g = 0; g < W / N; ++g) {
+        V* group = triangle + g * elements;
+        for_each_rounded(group, [&](int i, V x) MBF_INLINE_LAMBDA { group[i] = x; }, d);
+      }
+    }
     for (int i = 0; i < elements; ++i) {
       Stored fresh[W];
       for (int g = 0; g < W / N; ++g) store_lanes(triangle[g * elements + i], fresh + g * N);

@@ -6,6 +6,7 @@
 
 #include <type_traits>
 
+#include "../core/bfloat16_inverse.h"
 #include "parameters.h"
 
 namespace mbf::cuda {
@@ -37,9 +38,9 @@ __device__ __forceinline__ void with_format(Format format, F f) {
   }
 }
 
-// The least positive value that becomes infinite when it is stored.
-__device__ __forceinline__ float overflow_limit(bool bfloat16) {
-  return __uint_as_float(bfloat16 ? 0x7f7f8000u : 0x7f800000u);
+// The diagonal of an inverse must be below this to be stored.
+__device__ __forceinline__ float inverse_limit(bool bfloat16) {
+  return bfloat16 ? kBFloat16InverseLimit : __uint_as_float(0x7f800000u);
 }
 
 constexpr unsigned kWarp = 0xffffffffu;  // the mask of all lanes

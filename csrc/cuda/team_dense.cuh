@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kTeams[Kind].lanes* kTileBlocks)
     __syncthreads();
     team.take(band, rows, 1.0f, p.damping);
   }
-  const int pivot = team.invert(overflow_limit(false));
+  const int pivot = team.invert(inverse_limit(false));
   if (team.leads()) failed[team.block()] = pivot;
   for (int band = 0; band < team.bands(); ++band) {
     __syncthreads();

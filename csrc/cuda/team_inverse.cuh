@@ -6,6 +6,7 @@
 // rows of the identity, so that all patches are whole.
 #pragma once
 
+#include "../core/bfloat16_inverse.h"
 #include "../core/scalar_lane.h"
 #include "../core/triangle.h"
 #include "device.cuh"
@@ -74,6 +75,43 @@ class Team {
     }
     const int diagonal = failed_diagonal(limit);  // called by all lanes: a warp may have two teams
     return failed != 0 ? failed : diagonal;
+  }
+
+  // By how much rounding to bfloat16 must raise the diagonal: diagonal_raise of
+  // core/bfloat16_inverse.h, after `invert`. All lanes return it.
+  __device__ __forceinline__ float raise() {
+    __syncwarp();  // the last sweep has read the columns
+    MBF_UNROLL
+    for (int s = 0; s < Patches; ++s) {
+      if (place_[s] == kNone || band_of(s) != across_of(s)) continue;
+      MBF_UNROLL
+      for (int k = 0; k < kPatch; ++k) {
+        column_[band_of(s) * kPatch + k] = reciprocal_scale(-a_[s][k][k]);
+      }
+    }
+    __syncwarp();
+    float squares = 0;
+    MBF_UNROLL
+    for (int s = 0; s < Patches; ++s) {
+      if (place_[s] == kNone) continue;
+      const bool on_diagonal = band_of(s) == across_of(s);
+      MBF_UNROLL
+      for (int i = 0; i < kPatch; ++i) {
+        const float down = column_[band_of(s) * kPatch + i];
+        MBF_UNROLL
+        for (int j = 0; j < kPatch; ++j) {
+          const float x = a_[s][i][j];
+          const float across = column_[across_of(s) * kPatch + j];
+          const float square = scaled_square(x, nearest_bfloat16(x), down, across);
+          if (j < i || !on_diagonal) squares += square;
+        }
+      }
+    }
+    MBF_UNROLL
+    for (int step = Lanes / 2; step > 0; step /= 2) {
+      squares += __shfl_xor_sync(kWarp, squares, step, Lanes);
+    }
+    return diagonal_raise(squares, d_);
   }
 
   // Writes rows 4 band .. 4 band + 3 of the inverse to shared memory, where `take` found its rows.

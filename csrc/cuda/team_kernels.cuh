@@ -100,11 +100,22 @@ struct Band {
         count(triangle_size(min(d, (band + 1) * kPatch)) - first) {}
 };
 
+// Whether element n of rows 4 band .. 4 band + 3, counted from the first of them, is on the
+// diagonal.
+__device__ __forceinline__ bool on_diagonal(int n, int band) {
+  const int top = band * kPatch;
+  bool found = false;
+  MBF_UNROLL
+  for (int r = 0; r < kPatch; ++r) found |= n == r * top + triangle_index(r, r) + top;
+  return found;
+}
+
 // Computes P and info of a tile from its G. `rows` and `columns` are shared memory.
 template <class T>
 __device__ __forceinline__ void invert_tile(const RunHeader& job, const TilePlace& at, float scale,
                                             float damping, float* rows, float* columns) {
   __shared__ int failed[kTileBlocks];
+  __shared__ float raises[kTileBlocks];  // of the diagonals, if P is stored in bfloat16
   const int64_t start = at.tile * triangle_size(at.d) * kTileBlocks;
   T team(at.d, columns);
   for (int i = 0; i < team.bands(); ++i) {
@@ -117,8 +128,12 @@ __device__ __forceinline__ void invert_tile(const RunHeader& job, const TilePlac
     __syncthreads();
     team.take(i, rows, scale, damping);
   }
-  const int pivot = team.invert(overflow_limit(job.short_inverse));
+  const int pivot = team.invert(inverse_limit(job.short_inverse));
   if (team.leads()) failed[team.block()] = pivot;
+  if (job.short_inverse) {
+    const float raise = team.raise();
+    if (team.leads()) raises[team.block()] = raise;
+  }
   for (int i = 0; i < team.bands(); ++i) {
     const Band band(i, at.d);
     __syncthreads();
@@ -131,7 +146,8 @@ __device__ __forceinline__ void invert_tile(const RunHeader& job, const TilePlac
       const float x = rows[n * kRowStride + block];
       const int64_t to = start + (band.first + n) * kTileBlocks + block;
       if (job.short_inverse) {
-        static_cast<__nv_bfloat16*>(job.inverse)[to] = narrow<__nv_bfloat16>(x);
+        const float rounded = on_diagonal(n, i) ? raised(x, raises[block]) : nearest_bfloat16(x);
+        static_cast<__nv_bfloat16*>(job.inverse)[to] = narrow<__nv_bfloat16>(rounded);
       } else {
         static_cast<float*>(job.inverse)[to] = x;
       }

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreadBlockThreads, wanted_residents(D))
     float a[T];
     MBF_UNROLL
     for (int i = 0; i < T; ++i) a[i] = own[i];
-    failed = invert_block<D>(a, 1.0f, p.damping, overflow_limit(false));
+    failed = invert_block<D>(a, 1.0f, p.damping, inverse_limit(false));
     MBF_UNROLL
     for (int i = 0; i < T; ++i) own[i] = failed == 0 ? a[i] : __int_as_float(0x7fffffff);
     p.info[first + lane] = failed;

@@ -40,8 +40,15 @@ __device__ __forceinline__ void store_inverse(const RunHeader& job, int64_t offs
                                               const float (&a)[triangle_size(D)]) {
   if (job.short_inverse) {
     auto* to = static_cast<__nv_bfloat16*>(job.inverse) + offset;
-    MBF_UNROLL
-    for (int i = 0; i < triangle_size(D); ++i) to[i * kTileBlocks] = narrow<__nv_bfloat16>(a[i]);
+    // The asm makes every use compute a scale again: all of them would take D registers.
+    const auto scale = [&](int row) {
+      float diagonal = a[triangle_index(row, row)];
+      asm volatile("" : "+f"(diagonal));
+      return reciprocal_scale(diagonal);
+    };
+    round_inverse<float>([&](int i) { return a[i]; }, scale,
+                         [&](int i, float x) { to[i * kTileBlocks] = narrow<__nv_bfloat16>(x); },
+                         Const<D>{});
   } else {
     auto* to = static_cast<float*>(job.inverse) + offset;
     MBF_UNROLL
@@ -182,7 +189,7 @@ __device__ __forceinline__ void refresh_blocks(const RunHeader& job, FindSegment
     scale = without_bias(update ? updated_weight(job, weight) : weight);
   }
   const int failed =
-      invert_block<D>(a, scale, damping_of(job, segment()), overflow_limit(job.short_inverse));
+      invert_block<D>(a, scale, damping_of(job, segment()), inverse_limit(job.short_inverse));
   const WarpPlace to = warp_place(segment());
   if (!to.exists) return;  // padding keeps its zeros
   if (failed == 0) store_inverse<D>(job, triangle_offset<D>(to.tile, to.lane), a);

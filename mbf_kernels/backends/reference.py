@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..layout import Span, diagonal_places, to_dense, to_packed
 from ..options import Buffers, Inversion, StepOptions, TileRange, Update
+from ..rounding import inverse_limit, rounded_inverses
 from ..state import BlockState
 from .backend import Availability, Backend
 
@@ -188,13 +189,13 @@ class Reference(Backend):
             per_tensor = (per_tensor * mean_diagonals(state)).clamp(min=LEAST_RELATIVE_DAMPING)
         _diagonal(matrices).add_(_per_block(per_tensor, spans, matrices)[:, None])
         fresh, failed = self._dense_inverse(matrices)
-        inverse = state.inverse
+        inverse, d = state.inverse, layout.block_size
         # An inverse may overflow in the dtype in which it is stored.
-        fits = _first_false(_diagonal(fresh).to(inverse.dtype).isfinite())
+        fits = _first_false(_diagonal(fresh) < inverse_limit(inverse.dtype, d))
         failed = torch.where(failed == 0, fits, failed)
         kept = layout.gather(inverse, spans)
-        result = torch.where((failed == 0)[:, None], to_packed(fresh).to(inverse.dtype), kept)
-        layout.scatter_(inverse, result, spans)
+        rounded = rounded_inverses(to_packed(fresh), d, inverse.dtype)
+        layout.scatter_(inverse, torch.where((failed == 0)[:, None], rounded, kept), spans)
         layout.scatter_(state.info, failed, spans)
 
     def fused_step_(

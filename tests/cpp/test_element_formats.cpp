@@ -1,4 +1,5 @@
 // float16 and bfloat16: all 65,536 bit patterns, and rounding against its definition in double.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -115,10 +116,28 @@ void test_brain_lanes(const char* type) {
       const float moved = mbf::bits_float(mbf::float_bits(wide[l]) ^ (random() & 0xffffu));
       wide[l] = moved;
     }
-    mbf::store_lanes(V::load(wide.data()), back.data());
+    mbf::store_lanes(mbf::nearest_bfloat16(V::load(wide.data())), back.data());
     for (int l = 0; l < N; ++l) {
-      CHECK(same(value_of(back[l].bits, kBrain), rounded(wide[l], kBrain)), "%s: store of %a", type,
-            double(wide[l]));
+      const double found = value_of(back[l].bits, kBrain);
+      CHECK(same(found, mbf::nearest_bfloat16(wide[l])), "%s: store of %a", type, double(wide[l]));
+      if (std::isinf(rounded(wide[l], kBrain))) continue;
+      // Not always `rounded`, which resolves ties to even.
+      CHECK(std::abs(found - wide[l]) == std::abs(rounded(wide[l], kBrain) - wide[l]),
+            "%s: %a became %a", type, double(wide[l]), found);
+    }
+    for (int l = 0; l < N; ++l) wide[l] = std::min(std::abs(wide[l]), 0x1.fp127f);
+    mbf::store_lanes(mbf::bfloat16_above(V::load(wide.data())), back.data());
+    std::vector<float> roots(N);
+    mbf::rough_reciprocal_root(V::load(wide.data())).store(roots.data());
+    for (int l = 0; l < N; ++l) {
+      const double found = value_of(back[l].bits, kBrain);
+      const double below = back[l].bits == 0 ? 0 : value_of(back[l].bits - 1, kBrain);
+      CHECK(same(found, mbf::bfloat16_above(wide[l])), "%s: above %a", type, double(wide[l]));
+      CHECK(found >= wide[l] && (found == wide[l] || below < wide[l]), "%s: above %a: %a", type,
+            double(wide[l]), found);
+      if (wide[l] < std::numeric_limits<float>::min()) continue;
+      const double exact = 1 / std::sqrt(double(wide[l]));
+      CHECK(std::abs(roots[l] - exact) <= 0x1p-9 * exact, "%s: root of %a", type, double(wide[l]));
     }
   }
 }

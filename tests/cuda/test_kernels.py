@@ -34,6 +34,10 @@ from tests.support.part_checks import (
     check_target_norms_of_adams_step,
     check_the_step_does_not_depend_on_refreshed_parts,
 )
+from tests.support.rounding_checks import (
+    check_a_step_is_never_uphill,
+    check_inverses_stay_positive_definite,
+)
 from tests.support.stride_checks import (
     FORMS,
     SHAPES,
@@ -163,6 +167,12 @@ def test_every_failing_pivot_is_reported(cuda_backend):
 
 def test_an_inverse_too_large_for_bfloat16_is_a_failure(cuda_backend):
     check_an_inverse_too_large_for_bfloat16(CPU)
+
+
+@pytest.mark.parametrize("d", [1, 2, *TYPICAL, 25, 49, 64])
+def test_inverses_in_bfloat16_stay_positive_definite(cuda_backend, d):
+    check_inverses_stay_positive_definite(CPU, d)
+    check_a_step_is_never_uphill(CPU, d)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])

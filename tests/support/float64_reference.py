@@ -75,6 +75,10 @@ def inverse_bound(matrices, inverses, dtype, stored=None, relative_error=0.0):
         ||P - A^-1||_F <= c d eps cond(A) ||A^-1||_F.
     c = 4 allows one d eps for each of these three stages and one for forming A. ``relative_error``
     is the error of A itself, in units of ||A||. ``stored`` is the dtype the result was rounded to.
+
+    In bfloat16 an element off the diagonal is rounded to nearest. One on the diagonal is raised by
+    at most t P_ii and rounded up; t^2 = 2 (d - 1) / d (the sum of the squares of the other errors,
+    each in units of sqrt(P_ii P_jj)), t being taken up to 2 % too large.
     """
     d = matrices.shape[-1]
     spectrum = np.linalg.eigvalsh(matrices)
@@ -85,9 +89,17 @@ def inverse_bound(matrices, inverses, dtype, stored=None, relative_error=0.0):
     )
     bound = relative * np.linalg.norm(inverses, axis=(-2, -1))
     bound = np.broadcast_to(bound[..., None, None], inverses.shape)
-    if stored is not None and stored != dtype:
-        bound = bound + EPS[stored] * (np.abs(inverses) + bound) + TINY[stored]
-    return bound
+    if stored is None or stored == dtype:
+        return bound
+    size = np.abs(inverses) + bound
+    rounding = EPS[stored] / 2 * size + TINY[stored]
+    diagonal = np.diagonal(size, axis1=-2, axis2=-1)
+    scaled = rounding**2 / (diagonal[..., :, None] * diagonal[..., None, :])
+    off = 1.0 - np.eye(d)
+    t = 1.02 * np.sqrt((d - 1) / d * np.sum(off * scaled, axis=(-2, -1)))[..., None, None]
+    raised = (t + (d + 3) ** 2 * EPS[dtype] / 2) * size
+    on_diagonal = raised + EPS[stored] * (size + raised) + TINY[stored]
+    return bound + off * rounding + np.eye(d) * on_diagonal
 
 
 def random_spd(rng, count, d, cond=100.0):

@@ -41,6 +41,11 @@ def test_short_formats(d, dtype, short):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("d", [1, 2, 4, 9, 10, 14])
+def test_inverses_in_bfloat16_stay_positive_definite(d):
+    cases.check_positive_definite(d)
+
+
 @pytest.mark.parametrize("d", [2, 11])
 def test_mixed_dtypes(d):
     cases.check_mixed_dtypes(reach, d)

@@ -56,6 +56,12 @@ def test_short_formats(d):
 
 
 @on_sm_80
+@pytest.mark.parametrize("d", [2, 9, 14, 25])
+def test_inverses_in_bfloat16_stay_positive_definite(d):
+    cases.check_positive_definite(d)
+
+
+@on_sm_80
 def test_float16():
     cases.check_fused_steps(reach, 4, dtype=torch.float16)
 

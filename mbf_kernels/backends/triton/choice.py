@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 
+from ...rounding import inverse_limit
 from ..reference import LEAST_RELATIVE_DAMPING
 from .apply_kernels import apply_directions
 from .configs import Config, config_for
@@ -26,9 +27,7 @@ Launch = tuple[Any, dict[str, Any], dict[str, Any]]
 
 TYPES = {"fp32": tl.float32, "bf16": tl.bfloat16, "fp16": tl.float16}
 SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-# The least positive value that becomes infinite when it is stored. For bfloat16 it lies half way
-# between the largest finite value and the power of two above it.
-OVERFLOW = {"fp32": float("inf"), "bf16": float.fromhex("0x1.ffp127")}
+DTYPES = {short: dtype for dtype, short in SHORT.items()}
 
 
 def pass_launch(
@@ -52,7 +51,7 @@ def pass_launch(
             "PANELS": panels,
             "ROWS": 2 * 4 * panels + (panel_rows(panels) if flags["INVERT"] else 0),
             "LANES": config.lanes,
-            "LIMIT": OVERFLOW[inverse_dtype],
+            "LIMIT": inverse_limit(DTYPES[inverse_dtype], block_size),
         }
         return panel_pass, constants, options
     alone = not (flags["UPDATE"] or flags["STEP"])
@@ -61,7 +60,7 @@ def pass_launch(
         "WIDTH": triton.next_power_of_2(block_size),
         "LANES": config.lanes,
         "UNROLL": min(config.unroll_alone if alone else config.unroll, block_size),
-        "LIMIT": OVERFLOW[inverse_dtype],
+        "LIMIT": inverse_limit(DTYPES[inverse_dtype], block_size),
     }
     return register_pass, constants, options
 

@@ -83,6 +83,59 @@ def inverse(a, limit, D: tl.constexpr, UNROLL: tl.constexpr):
 
 
 @triton.jit
+def reciprocal_scale(diagonal):
+    return tl.rsqrt(diagonal + 2.0**-126)
+
+
+@triton.jit
+def nearest_bfloat16(x):
+    """The nearest value of bfloat16, of two the one further from zero."""
+    return ((x.to(tl.int32, bitcast=True) + 0x8000) & -0x10000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def scaled_error(element, row_scale, col_scale):
+    """The error of an element in bfloat16, relative to the diagonal of its row and column."""
+    return (nearest_bfloat16(element) - element) * row_scale * col_scale
+
+
+@triton.jit
+def diagonal_raise(squares, D: tl.constexpr):
+    """``t`` of ``csrc/core/bfloat16_inverse.h``, from the sum of the squares of scaled errors."""
+    factor: tl.constexpr = 2.0 * (D - 1) / D * (1.0 + 2.0**-6) ** 2
+    arithmetic: tl.constexpr = 2.0**-24 * (D + 2) ** 2
+    bound = squares * factor
+    root = bound * tl.rsqrt(bound + 2.0**-126)
+    return tl.where(squares > 0.0, root + arithmetic, 0.0)
+
+
+@triton.jit
+def raised(diagonal, rise):
+    """The elements of the diagonal, raised and then rounded up to values of bfloat16."""
+    x = tl.fma(diagonal + 2.0**-126, rise, diagonal)
+    return ((x.to(tl.int32, bitcast=True) + 0xFFFF) & -0x10000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def rounded_inverse(a, D: tl.constexpr):
+    """The triangle of an inverse in values of bfloat16: see ``csrc/core/bfloat16_inverse.h``."""
+    scales = ()
+    squares = tl.zeros_like(a[0])
+    for i in tl.static_range(D):
+        scales = scales + (reciprocal_scale(a[i * (i + 3) // 2]),)
+        for j in tl.static_range(i):
+            e = scaled_error(a[i * (i + 1) // 2 + j], scales[i], scales[j])
+            squares = tl.fma(e, e, squares)
+    rise = diagonal_raise(squares, D)
+    result = ()
+    for i in tl.static_range(D):
+        for j in tl.static_range(i):
+            result = result + (nearest_bfloat16(a[i * (i + 1) // 2 + j]),)
+        result = result + (raised(a[i * (i + 3) // 2], rise),)
+    return result
+
+
+@triton.jit
 def add_row(u, row, m, ROW: tl.constexpr):
     """Adds to ``u = P m`` what row ``ROW`` of ``P``, up to its diagonal, contributes.
 

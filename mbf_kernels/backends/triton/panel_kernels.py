@@ -9,7 +9,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .lane_math import is_finite, note_failure
+from .lane_math import (
+    diagonal_raise,
+    is_finite,
+    nearest_bfloat16,
+    note_failure,
+    raised,
+    reciprocal_scale,
+    scaled_error,
+)
 from .natural_memory import strided_offsets
 from .panel_math import invert_panels, multiply_panels, panel_at
 from .register_kernels import GRADS, MOMENTA, PARAMS, write_tallies
@@ -117,13 +125,39 @@ def check_diagonal(triangle, limit, D: tl.constexpr, LANES: tl.constexpr):
 
 
 @triton.jit
-def store_good_panels(triangle, inverses, good, panels, D: tl.constexpr, LANES: tl.constexpr):
+def raise_of(triangle, scales, panels, D: tl.constexpr, LANES: tl.constexpr):
+    """``lane_math.diagonal_raise`` of a triangle ``-A^-1``; ``scales`` has room for its scales."""
+    for e in range(D):
+        q = tl.full((1, 1), (e % 4) * 5, tl.int32)
+        element = -tl.load(panel_at(triangle, e // 4, e // 4, q, LANES))
+        tl.store(scales + e * LANES, reciprocal_scale(element))
+    tl.debug_barrier()
+    q = tl.arange(0, 16)[None, :]
+    squares = tl.zeros((LANES, 16), tl.float32)
+    for i in range(panels):
+        row = i * 4 + q // 4
+        row_scale = tl.load(scales + row * LANES, mask=row < D, other=0.0)
+        for j in range(i + 1):
+            col = j * 4 + q % 4
+            # Elements on or above the diagonal, and rows beyond D, have a scale of zero.
+            col_scale = tl.load(scales + col * LANES, mask=col < row, other=0.0)
+            e = scaled_error(tl.load(panel_at(triangle, i, j, q, LANES)), row_scale, col_scale)
+            squares += e * e
+    return diagonal_raise(tl.sum(squares, axis=1), D)
+
+
+@triton.jit
+def store_good_panels(triangle, inverses, rise, good, panels, D: tl.constexpr, LANES: tl.constexpr):
+    """Stores a triangle ``-A^-1`` as ``A^-1``; ``rise`` is that of the diagonal in bfloat16."""
     q = tl.arange(0, 16)[None, :]
     for i in range(panels):
         for j in range(i + 1):
             row = i * 4 + q // 4
             col = j * 4 + q % 4
             element = -tl.load(panel_at(triangle, i, j, q, LANES))
+            if inverses.dtype.element_ty == tl.bfloat16:
+                off_diagonal = nearest_bfloat16(element)
+                element = tl.where(row == col, raised(element, rise[:, None]), off_diagonal)
             at = inverses + (row * (row + 1) // 2 + col) * 16
             mask = good[:, None] & (col <= row) & (row < D)
             tl.store(at, element.to(inverses.dtype.element_ty), mask=mask)
@@ -230,7 +264,7 @@ def panel_pass(
     REFRESH: tl.constexpr,
     CONTROLS: tl.constexpr,
     STRIDED: tl.constexpr,
-    LIMIT: tl.constexpr,  # the least value that overflows in the format of the inverses
+    LIMIT: tl.constexpr,  # the diagonal of an inverse must be below it to be stored
     PARAM: tl.constexpr,
     GRAD: tl.constexpr,
     MOMENTUM: tl.constexpr,
@@ -327,7 +361,10 @@ def panel_pass(
                     failed = tl.where(failed < (1 << 30), failed, 0)
                     tl.store(info + tile.to(tl.int64) * 16 + lane, failed, mask=inverted)
                     good = inverted & (failed == 0)
-                    store_good_panels(triangle, inverses_at, good, panels, D, LANES)
+                    rise = tl.zeros((LANES,), tl.float32)
+                    if inverses.dtype.element_ty == tl.bfloat16:
+                        rise = raise_of(triangle, column, panels, D, LANES)
+                    store_good_panels(triangle, inverses_at, rise, good, panels, D, LANES)
                     tl.debug_barrier()
 
             if STEP:

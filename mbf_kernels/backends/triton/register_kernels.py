@@ -15,6 +15,7 @@ from .lane_math import (
     combined,
     inverse,
     is_finite,
+    rounded_inverse,
     squared_norm,
 )
 from .natural_memory import block_offsets, load_columns, store_columns, store_rows
@@ -234,7 +235,7 @@ def register_pass(
     REFRESH: tl.constexpr,
     CONTROLS: tl.constexpr,
     STRIDED: tl.constexpr,
-    LIMIT: tl.constexpr,  # the least value that overflows in the format of the inverses
+    LIMIT: tl.constexpr,  # the diagonal of an inverse must be below it to be stored
     PARAM: tl.constexpr,
     GRAD: tl.constexpr,
     MOMENTUM: tl.constexpr,
@@ -294,6 +295,8 @@ def register_pass(
             tile, valid, lane_tile, place = lanes_of(item, lane, T)
             inverted = within(lane_tile, valid, invert_first, invert_last)
             tl.store(info + tile.to(tl.int64) * 16 + lane, failed, mask=inverted)
+            if inverses.dtype.element_ty == tl.bfloat16:
+                a = rounded_inverse(a, D)
             store_triangle(inverses + place, a, inverted & (failed == 0), T)
         if STEP:
             block = tl.load(item + 2)
