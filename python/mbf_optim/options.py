@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import is_
 from typing import Any
 
 import torch
@@ -94,8 +95,9 @@ def check_options(options: dict[str, Any]) -> None:
 class OptionWatch:
     """Notices when a user changes the options of a group.
 
-    At every step it compares the values with those it saw last, and checks them if any is new. The
-    learning rate, which schedulers change all the time, is checked by itself.
+    At every step it compares the values with those it saw last, and checks them if any is another
+    object: 2.0 equals 2, and is not allowed where 2 is. The learning rate, which schedulers change
+    all the time, is checked by itself.
     """
 
     def __init__(self) -> None:
@@ -108,14 +110,15 @@ class OptionWatch:
         if missing:
             raise ValueError(f"group {index}: the options {sorted(missing)} are missing")
         values, lr = [group[name] for name in OPTIONS[1:]], group["lr"]
+        known = len(values) == len(self._seen) and all(map(is_, values, self._seen))
         try:
-            if values != self._seen:
+            if not known:
                 check_options({**group, "lr": 0.0})
             if not isinstance(lr, Tensor) or not _reading_waits(lr):
                 check_learning_rate(lr)
         except (TypeError, ValueError) as error:
             raise type(error)(f"group {index}: {error}") from None
-        if values == self._seen:
+        if known:
             return
         for name, before in zip(SHAPING_OPTIONS, self._shaping, strict=False):
             if has_state and group[name] != before:

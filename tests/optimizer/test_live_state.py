@@ -331,3 +331,21 @@ def test_what_others_keep_in_the_state_is_kept_and_saved(device):
     for o in (opt, twin):
         assert torch.equal(o.state[model[0].weight]["ema"], torch.ones(3))
         assert o.state["global"] == 5
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("stats_every", 3.0), ("inverse_every", 5.0), ("stagger", 0)]
+)
+def test_an_option_that_equals_the_last_one_but_is_of_another_type_is_refused(
+    device, option, value
+):
+    model = simple(device)
+    opt = MBF(model, **SCHEDULE)
+    take_steps(model, opt, range(2))
+    before, start = snapshot(opt), values(model)
+    opt.param_groups[0][option] = value
+    with pytest.raises((TypeError, ValueError), match=f"group 0: {option}: expected"):
+        take_steps(model, opt, range(2, 3))
+    opt.param_groups[0][option] = int(value) if option != "stagger" else False
+    assert_same_bits(values(model), start)
+    assert_equal_trees(snapshot(opt), before)
