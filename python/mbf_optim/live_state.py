@@ -36,6 +36,10 @@ def nothing_new(_: Tensor) -> bool:
     return False
 
 
+def anything_goes(_: Engine) -> None:
+    pass
+
+
 class GroupState:
     """The layers of a parameter group, and the engines of those that have state."""
 
@@ -108,11 +112,12 @@ class LiveState:
         state: State,
         groups: Sequence[ParamGroup],
         wanted: Callable[[Tensor], bool] = nothing_new,
+        check: Callable[[Engine], None] = anything_goes,
     ) -> None:
         """Follows edits of ``state`` and ``groups``, and makes the state of wanted parameters.
 
-        If an edit cannot be followed, or an option has a value that is not allowed, this raises and
-        changes nothing.
+        If an edit cannot be followed, an option has a value that is not allowed, or ``check``
+        raises for one of the engines, this raises and changes nothing.
         """
         for i, own in enumerate(self.groups):
             own.options.check(i, own.group, bool(own.engines))
@@ -122,9 +127,23 @@ class LiveState:
             and not self._was_edited(state)
             and not any(wanted(p) for own in self.groups for p in own.waiting)
         ):
+            for engine in self.engines:
+                check(engine)
             return
+        for engine in self.engines:
+            engine.check_made_for(p for p in all_parameters(groups) if self._shows(p, state))
         made = self.made_for(groups, states_in(state), wanted, self._untouched(state))
+        for own in made:
+            for engine in own.engines:
+                check(engine)
         self.replace(made, state)
+
+    def _shows(self, param: Tensor, state: State) -> bool:
+        """Whether the entry of a parameter has our momentum still: a user did not move it."""
+        entry, ours = state.get(param), self._published.get(id(param), ())
+        return isinstance(entry, dict) and any(
+            entry.get(name) is own for name in ("momentum_buffer", "exp_avg") for own in ours
+        )
 
     def _was_edited(self, state: State) -> bool:
         return not (

@@ -25,6 +25,7 @@ from .live_state import (
     GroupState,
     LiveState,
     all_parameters,
+    anything_goes,
     has_gradient,
     nothing_new,
     seen_otherwise,
@@ -182,8 +183,12 @@ class MBF(torch.optim.Optimizer):
         super().add_param_group(group)
         self._live.add_group(self.param_groups[-1], layers)
 
-    def _sync(self, wanted: Callable[[Tensor], bool] = nothing_new) -> None:
-        self._live.sync(self.state, self.param_groups, wanted)
+    def _sync(
+        self,
+        wanted: Callable[[Tensor], bool] = nothing_new,
+        check: Callable[[Engine], None] = anything_goes,
+    ) -> None:
+        self._live.sync(self.state, self.param_groups, wanted, check)
 
     # --- stepping -----------------------------------------------------------------------------
 
@@ -200,9 +205,7 @@ class MBF(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         # All checks first, then all writes.
-        self._sync(has_gradient)
-        for engine in self._live.engines:
-            engine.check_step()
+        self._sync(has_gradient, Engine.check_step)
         curvature = self._take_curvature() if self.fisher != "empirical" else None
         moved: list[Engine] = []
         try:
