@@ -55,20 +55,6 @@ def follow(layers: Sequence[Layer], before: Sequence[Tensor], now: Sequence[Tens
     return followed
 
 
-def torn(before: Sequence[Layer], now: Sequence[Layer]) -> set[Tensor]:
-    """The parameters left of layers that lost their weight or their bias, or got another.
-
-    The state of such a layer is that of both, and fits neither.
-    """
-    kept = {(id(layer.weight), id(layer.bias)) for layer in now}
-    return {
-        param
-        for layer in before
-        if layer.bias is not None and (id(layer.weight), id(layer.bias)) not in kept
-        for param in layer.parameters
-    }
-
-
 def divide(layer: Layer) -> list[Layer]:
     """A layer without its joined bias, and the bias as a layer of its own."""
     if layer.bias is None:

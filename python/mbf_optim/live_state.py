@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .checkpoints import OWN_NAMES, States, not_ours
 from .engine import Engine
-from .layer_changes import as_saved, follow, is_same, torn
+from .layer_changes import as_saved, follow, is_same
 from .layers import Layer, layers_of_tensors
 from .make_engines import assign_turns, is_elementwise, make_engines
 from .options import OptionWatch, ParamGroup
@@ -132,7 +132,8 @@ class LiveState:
             return
         for engine in self.engines:
             engine.check_made_for(p for p in all_parameters(groups) if self._shows(p, state))
-        made = self.made_for(groups, states_in(state), wanted, self._untouched(state))
+        saved = self._without_torn(states_in(state), groups)
+        made = self.made_for(groups, saved, wanted, self._untouched(state))
         for own in made:
             for engine in own.engines:
                 check(engine)
@@ -152,6 +153,26 @@ class LiveState:
             and sum(map(len, self._own)) == len(self._values)
             and all(map(is_, chain.from_iterable(map(dict.values, self._own)), self._values))
         )
+
+    def _joined(self) -> Iterator[Layer]:
+        """The layers that have state of a weight and its bias."""
+        layers = (layer for engine in self.engines for layer in engine.layers)
+        return (layer for layer in layers if layer.bias is not None)
+
+    def _without_torn(self, saved: States, groups: Sequence[ParamGroup]) -> States:
+        """``saved`` without weights and joined biases of which the other lost its state or place.
+
+        The state of such a layer is that of both, and fits neither.
+        """
+        homes = {p: i for i, group in enumerate(groups) for p in group["params"] if p in saved}
+        lost = {
+            param
+            for layer in self._joined()
+            if len({homes.get(p) for p in layer.parameters} - {None}) != 1
+            or not homes.keys() >= set(layer.parameters)
+            for param in layer.parameters
+        }
+        return {param: entry for param, entry in saved.items() if param not in lost}
 
     def _untouched(self, state: State) -> list[Engine]:
         """The engines whose entries nobody has edited, of parameters that are what they were."""
@@ -187,8 +208,6 @@ class LiveState:
             known += [own for own in self.groups if own.group["params"] is group["params"]]
             if known:
                 made.append(known[0].following(group))
-                lost = torn(known[0].layers, made[-1].layers)
-                saved = {p: entry for p, entry in saved.items() if p not in lost}
             else:
                 made.append(GroupState(group, layers_of_tensors(group["params"]), OptionWatch()))
                 made[-1].options.check(i, group, has_state=False)
@@ -211,7 +230,14 @@ class LiveState:
             # The state of a removed parameter is kept, as torch keeps it, but not as views.
             for param, entry in engine.export_of(left).items():
                 state[param].update(entry)
+        alone = left & {p for layer in self._joined() for p in layer.parameters}
         self.groups = groups
+        live = {
+            id(p) for engine in self.engines for layer in engine.layers for p in layer.parameters
+        }
+        # What has no state any more shows none. What was joined to another keeps none.
+        for param in (*alone, *(p for own in groups for p in own.params if id(p) not in live)):
+            _forget(state, param)
         self.show(state)
 
     def show(self, state: State) -> None:
@@ -264,6 +290,16 @@ class LiveState:
         shown = {p: entry for p, entry in states_in(state).items() if id(p) in self._published}
         rest = {key: value for key, value in state.items() if key not in shown}
         return defaultdict(dict, {**rest, **not_ours(shown)})
+
+
+def _forget(state: State, param: Tensor) -> None:
+    """Removes our own names from the entry of a parameter."""
+    entry = state.get(param)
+    if isinstance(entry, dict) and OWN_NAMES & entry.keys():
+        for name in OWN_NAMES & entry.keys():
+            del entry[name]
+        if not entry:
+            del state[param]
 
 
 def states_in(state: State) -> States:

@@ -78,3 +78,84 @@ def test_a_refused_step_makes_no_state(device):
     with pytest.raises(TypeError, match="expected a dense gradient"):
         opt.step()
     assert set(opt.state) == known
+
+
+def joined(device):
+    """Two linear layers of one form, whose weights and biases share matrices."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 3), nn.Linear(4, 3)).to(device)
+
+
+def assert_starts_afresh(model, opt, names):
+    """These parameters step as with a new optimizer, all others go on."""
+    fresh_model = copy.deepcopy(model)
+    fresh = MBF(fresh_model, **SCHEDULE)
+    steps = {
+        name: int(opt.state[p]["step"]) for name, p in model.named_parameters() if name not in names
+    }
+    for m, o in ((model, opt), (fresh_model, fresh)):
+        take_steps(m, o, range(5, 8))
+    for name in names:
+        assert torch.equal(model.get_parameter(name), fresh_model.get_parameter(name)), name
+        assert opt.state[model.get_parameter(name)]["step"] == 3
+    for name, before in steps.items():
+        assert opt.state[model.get_parameter(name)]["step"] == before + 3
+
+
+@pytest.mark.parametrize("dropped", ["weight", "bias"])
+@pytest.mark.parametrize("empty", [False, True])
+def test_half_of_a_joined_layer_without_state_starts_all_of_it_afresh(device, dropped, empty):
+    model = joined(device)
+    opt = MBF(model, **SCHEDULE)
+    take_steps(model, opt, range(3))
+    param = getattr(model[0], dropped)
+    if empty:
+        opt.state[param] = {}
+    else:
+        del opt.state[param]
+    assert_starts_afresh(model, opt, ["0.weight", "0.bias"])
+
+
+@pytest.mark.parametrize("dropped", ["weight", "bias"])
+def test_half_of_a_joined_layer_dropped_before_a_step_without_its_gradients(device, dropped):
+    model = joined(device)
+    opt = MBF(model, **SCHEDULE)
+    take_steps(model, opt, range(3))
+    del opt.state[getattr(model[0], dropped)]
+    take_steps(model, opt, range(3, 4), without=["0.weight", "0.bias"])
+    assert opt.state.keys() == set(model[1].parameters())
+    assert_starts_afresh(model, opt, ["0.weight", "0.bias"])
+
+
+@pytest.mark.parametrize("removed", [["weight"], ["bias"], ["bias", "weight"]])
+def test_a_joined_parameter_that_comes_back_starts_afresh(device, removed):
+    model = joined(device)
+    opt = MBF(model, **SCHEDULE)
+    take_steps(model, opt, range(3))
+    params = opt.param_groups[0]["params"]
+    away = [getattr(model[0], name) for name in removed]
+    params[:] = [p for p in params if not any(p is a for a in away)]
+    take_steps(model, opt, range(3, 4))
+    assert not any(p in opt.state for p in away)
+    params += away
+    start = values(model)
+    take_steps(model, opt, range(4, 5))
+    assert all(opt.state[p]["step"] == 1 for p in away)
+    assert opt.state[model[1].weight]["step"] == 5
+    assert not any(torch.equal(p, start[name]) for name, p in model.named_parameters())
+
+
+def test_a_checkpoint_for_edited_groups_is_loaded_whole(device):
+    """Of an optimizer whose weight has lost its bias, into one where this was not yet noticed."""
+    model = joined(device)
+    opt = MBF(model, **SCHEDULE)
+    opt.param_groups[0]["params"].pop(1)
+    take_steps(model, opt, range(3))
+    twin_model = copy.deepcopy(model)
+    twin = MBF(twin_model, **SCHEDULE)
+    twin.param_groups[0]["params"].pop(1)
+    twin.load_state_dict(snapshot(opt))
+    for m, o in ((model, opt), (twin_model, twin)):
+        take_steps(m, o, range(3, 6))
+    assert twin.state[twin_model[0].weight]["step"] == 6
+    assert_same_bits(values(model), values(twin_model))
