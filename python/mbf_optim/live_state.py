@@ -98,6 +98,14 @@ class LiveState:
         self._values: list[Any] = []
         self._published: dict[int, list[Any]] = {}  # the values of an entry by its parameter's id
 
+    def __getstate__(self) -> dict[str, Any]:
+        # The rest are views of what the engines hold; ``show`` makes them again.
+        return {"groups": self.groups}
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]
+        self.groups = kept["groups"]
+
     def add_group(self, group: ParamGroup, layers: Sequence[Layer]) -> None:
         self.groups.append(GroupState(group, layers, OptionWatch()))
 

@@ -440,6 +440,7 @@ class MBF(torch.optim.Optimizer):
                 "an optimizer with a process_group cannot be copied or pickled, since the group "
                 "cannot; make a new one and load state_dict() into it"
             )
+        self._sync()  # edits of the state are part of a copy
         own = ("fisher", "on_failure", "_live", "_curvature", "_ranks", "_warned")
         kept = {**super().__getstate__(), **{name: self.__dict__[name] for name in own}}
         kept["state"] = self._live.without_views(self.state)

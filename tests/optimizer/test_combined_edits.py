@@ -159,3 +159,38 @@ def test_a_checkpoint_for_edited_groups_is_loaded_whole(device):
         take_steps(m, o, range(3, 6))
     assert twin.state[twin_model[0].weight]["step"] == 6
     assert_same_bits(values(model), values(twin_model))
+
+
+WAYS = {"deepcopy": copy.deepcopy, "pickle": lambda pair: pickle.loads(pickle.dumps(pair))}
+EDITS = {
+    "a step count": lambda model, opt: opt.state[model[0].weight].update(step=7),
+    "a momentum": lambda model, opt: opt.state[model[0].weight].update(
+        momentum_buffer=torch.ones(3, 2, 3, 3)
+    ),
+    "a dropped entry": lambda model, opt: opt.state.pop(model[0].weight),
+    "a cleared state": lambda model, opt: opt.state.clear(),
+    "a removed parameter": lambda model, opt: opt.param_groups[0]["params"].pop(0),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_copy_has_the_edits_that_no_step_has_seen_yet(device, way, edit):
+    model = simple(device)
+    opt = MBF(model, **SCHEDULE)
+    take_steps(model, opt, range(3))
+    EDITS[edit](model, opt)
+    twin_model, twin = WAYS[way]((model, opt))
+    for m, o in ((model, opt), (twin_model, twin)):
+        take_steps(m, o, range(3, 6))
+    assert_same_bits(values(model), values(twin_model))
+    assert_equal_trees(snapshot(twin), snapshot(opt))
+
+
+def test_a_pickle_has_the_state_once(device):
+    model = nn.Linear(200, 200).to(device)
+    opt = MBF(model, **SCHEDULE)
+    take_steps(model, opt, range(1))
+    tensors = sum(p.numel() * p.element_size() for p in model.parameters())  # and gradients
+    size = len(pickle.dumps((model, opt)))
+    assert size < 1.05 * (opt.diagnostics()["state_bytes"] + 2 * tensors)
