@@ -311,8 +311,13 @@ def _forget(state: State, param: Tensor) -> None:
 
 
 def states_in(state: State) -> States:
-    """The entries of parameters that are not empty."""
-    return {key: entry for key, entry in state.items() if isinstance(key, Tensor) and entry}
+    """The entries of parameters that have something of ours, or are no entries at all."""
+    return {
+        key: entry
+        for key, entry in state.items()
+        if isinstance(key, Tensor)
+        and (OWN_NAMES & entry.keys() if isinstance(entry, dict) else entry)
+    }
 
 
 def all_parameters(groups: Iterable[ParamGroup]) -> Iterator[Tensor]:

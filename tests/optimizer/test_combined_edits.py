@@ -194,3 +194,12 @@ def test_a_pickle_has_the_state_once(device):
     tensors = sum(p.numel() * p.element_size() for p in model.parameters())  # and gradients
     size = len(pickle.dumps((model, opt)))
     assert size < 1.05 * (opt.diagnostics()["state_bytes"] + 2 * tensors)
+
+
+def test_what_others_keep_before_the_first_step_is_no_state_of_ours(device):
+    model = simple(device)
+    opt = MBF(model, **SCHEDULE)
+    opt.state[model[0].weight]["ema"] = torch.ones(3)
+    take_steps(model, opt, range(2))
+    assert opt.state[model[0].weight]["step"] == 2
+    assert torch.equal(opt.state[model[0].weight]["ema"], torch.ones(3))
