@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 
 #include "../core/bfloat16_inverse.h"
 #include "../core/spd_inverse.h"
@@ -23,8 +24,9 @@ namespace {  // not shared between instruction sets: see tile_kernels.h
 constexpr int kPrefetchTiles = 2;
 
 // Room for the triangles of a tile twice: as lane vectors, one group of lanes after the other, and
-// in the order of a stored tile. Rolled loops use static memory of the thread, because float64 at
-// the largest size needs 530 KB; every `Use` has its own.
+// in the order of a stored tile. Rolled loops use memory of the thread, because float64 at the
+// largest size needs 530 KB; every `Use` has its own. It is allocated when a thread first needs it:
+// as static memory, all of it would be part of every thread that calls the extension.
 template <class V, class Dim, class Use = void>
 struct TileWorkspace {
   using T = typename V::Scalar;
@@ -33,8 +35,8 @@ struct TileWorkspace {
     alignas(64) T staged[kTileBlocks * triangle_size(kMaxBlock)];
   };
   static MBF_INLINE Memory& memory() {
-    static thread_local Memory of_this_thread;
-    return of_this_thread;
+    static thread_local std::unique_ptr<Memory> of_this_thread(new Memory);
+    return *of_this_thread;
   }
 
   V* triangle = reinterpret_cast<V*>(memory().triangle);

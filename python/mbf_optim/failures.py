@@ -8,6 +8,7 @@ memory holds whatever was there before.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
@@ -106,3 +107,17 @@ class FailureCount:
     def __getstate__(self) -> dict[str, Any]:
         self.now()  # what is in flight can be neither pickled nor copied
         return self.__dict__
+
+
+def failures_text(counts: Iterable[tuple[str, FailureCount]]) -> str:
+    """Says how many blocks of which kind failed at two refreshes in a row; empty if none did."""
+    failed: dict[str, int] = {}
+    for kind, count in counts:
+        if persistent := count.persistent():
+            failed[kind] = failed.get(kind, 0) + persistent
+    if not failed:
+        return ""
+    return (
+        f"blocks that could not be inverted at two refreshes in a row, by kind: {failed}; they "
+        "keep their last inverse. A larger damping usually helps"
+    )

@@ -21,6 +21,7 @@ from .checkpoints import (
 )
 from .curvature import Curvature, PendingCurvature, per_sample_gradients, separate_gradients
 from .engine import Engine, say_what_moved
+from .failures import failures_text
 from .live_state import (
     GroupState,
     LiveState,
@@ -221,17 +222,10 @@ class MBF(torch.optim.Optimizer):
         return loss
 
     def _report_failures(self) -> None:
-        failed: dict[str, int] = {}
-        for engine in self._live.engines:
-            if count := engine.failures.persistent():
-                failed[engine.kind] = failed.get(engine.kind, 0) + count
-        if not failed or self.on_failure == "ignore":
+        text = failures_text((engine.kind, engine.failures) for engine in self._live.engines)
+        if not text or self.on_failure == "ignore":
             return
         self._warned = True
-        text = (
-            f"blocks that could not be inverted at two refreshes in a row, by kind: {failed}; they "
-            "keep their last inverse. A larger damping usually helps"
-        )
         if self.on_failure == "raise":
             raise RuntimeError(text)
         warnings.warn(f"MBF: {text}", RuntimeWarning, stacklevel=5)
