@@ -15,7 +15,7 @@ CPP_SOURCES := $(shell find csrc tests benchmarks -name '*.cpp' -o -name '*.h' -
 export MBF_PTXCPU ?= $(abspath $(wildcard ../shared/tools/ptxcpu))
 FASHION := /usr/share/datasets/fashion-mnist
 
-.PHONY: help demo images test bench cubin cuda-import lint format build clean
+.PHONY: help demo images test load numerics bench cubin cuda-import lint format build clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -47,6 +47,12 @@ images:  # Fashion-MNIST from Debian's package; without it the demo uses scikit-
 
 test: $(BUILT)  ## run all tests, on all cores (WORKERS=0: in one process; DEVICE=cuda: on a GPU)
 	$(BIN)/python -m pytest --device $(DEVICE) -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+
+load: $(BUILT)  ## run large, long and concurrent runs (some minutes, 4 GB)
+	$(BIN)/python -m pytest tests/load/suite.py
+
+numerics: $(BUILT)  ## measure errors and training at extreme scales; write the plots of docs/numerics.md
+	$(BIN)/python -m benchmarks.numerics
 
 bench: $(BUILT)  ## time the kernels and whole optimizer steps, beside their targets (DEVICE=cuda: on a GPU)
 	$(BIN)/python -m benchmarks.micro --full --device $(DEVICE)

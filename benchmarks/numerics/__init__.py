@@ -1,0 +1,1 @@
+"""How accurate the kernels are, and where they report failure."""

@@ -1,0 +1,5 @@
+"""``python -m benchmarks.numerics``."""
+
+from .cli import main
+
+main(prog_name="python -m benchmarks.numerics")
