@@ -48,7 +48,8 @@ SPECTRA = {
 
 
 def dense_of(triangles):
-    """Packed ``(N, T)`` triangles in any dtype as ``(N, d, d)`` in float64."""
+    """Packed triangles ``(..., T)`` in any dtype as ``(N, d, d)`` in float64."""
+    triangles = triangles.reshape(-1, triangles.shape[-1])
     d = int((2 * triangles.shape[1]) ** 0.5)
     rows, cols = np.tril_indices(d)
     dense = np.zeros((len(triangles), d, d))
