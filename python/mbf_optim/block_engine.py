@@ -118,8 +118,9 @@ class BlockEngine(Engine):
 
     def average_over_ranks(self, average_: Callable[[Sequence[Tensor]], None]) -> None:
         views = self.blocks.state_views()
-        average_([*views["stats"], *views["weights"]])
-        self.blocks.load_state_dict(views)  # brings what is derived from the statistics up to date
+        state = {name: [view.clone() for view in own] for name, own in views.items()}
+        average_([*state["stats"], *state["weights"]])
+        self.blocks.load_state_dict(state)  # brings what is derived from the statistics up to date
 
     def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
         mine = [grads.get(p) for p in self.params]

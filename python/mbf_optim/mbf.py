@@ -328,9 +328,10 @@ class MBF(torch.optim.Optimizer):
         self._ranks.check_same("warm_start", names)
         if count:
             with torch.no_grad():
-                share = self._ranks.share_of(count, params[0].device)
-                for engine in self._live.engines:
-                    engine.average_over_ranks(lambda stats: self._ranks.average_(stats, share))
+                if self._ranks.count > 1:
+                    share = self._ranks.share_of(count, params[0].device)
+                    for engine in self._live.engines:
+                        engine.average_over_ranks(lambda stats: self._ranks.average_(stats, share))
                 for own in self._live.groups:
                     for engine in own.engines:
                         engine.finish_average(own.group)
