@@ -14,8 +14,8 @@ import matplotlib.pyplot as plt
 from .inversions import DTYPES, Inversion
 from .scales import METHODS, ScaledRun
 
-_LINES = ("-", "--", "-.", ":")
-_COLOURS = ("#000000", "#0060ad", "#c1440e", "#2f7d5b")
+_LINES = ("-", "--", "-.", ":", (0, (8, 2)))
+_COLOURS = ("#000000", "#0060ad", "#c1440e", "#2f7d5b", "#8c8c8c")
 
 
 def write_inversions(found: Sequence[Inversion], path: Path) -> None:
@@ -29,8 +29,10 @@ def write_inversions(found: Sequence[Inversion], path: Path) -> None:
             mine = [x for x in found if x.dtype == dtype and x.size == size]
             conditions = [x.condition for x in mine]
             some = [(x.condition, x.error) for x in mine if x.failed < x.matrices]
-            upper.plot(*zip(*some, strict=True), line, color=colour, label=f"{dtype}, d = {size}")
-            lower.plot(conditions, [x.failed / x.matrices for x in mine], line, color=colour)
+            label = f"{dtype}, d = {size}"
+            upper.plot(*zip(*some, strict=True), linestyle=line, color=colour, label=label)
+            failed = [x.failed / x.matrices for x in mine]
+            lower.plot(conditions, failed, linestyle=line, color=colour)
     upper.set_xscale("log")
     upper.set_yscale("log")
     upper.set_ylabel("largest ||A P - I|| where info is 0")
@@ -50,7 +52,7 @@ def write_scales(found: Sequence[ScaledRun], path: Path) -> None:
         mine = [x for x in found if x.method == method]
         good = [(x.scale, x.loss) for x in mine if x.finite]
         bad = [x.scale for x in mine if not x.finite]
-        axes.plot(*zip(*good, strict=True), line, color=colour, label=method)
+        axes.plot(*zip(*good, strict=True), linestyle=line, color=colour, label=method)
         axes.plot(bad, [2.0] * len(bad), "x", color=colour)
     axes.set_xscale("log")
     axes.set_xlabel("factor of all gradients")

@@ -14,6 +14,7 @@ Make = Callable[[Iterable[Tensor] | nn.Module], torch.optim.Optimizer]
 
 METHODS: dict[str, Make] = {
     "Adam": lambda model: torch.optim.Adam(_parameters(model), lr=1e-3),
+    "MBF": lambda model: MBF(model, lr=1e-5),
     "MBF, graft": lambda model: MBF(model, lr=1e-3, graft="adam"),
     "MBF, graft, filter": lambda model: MBF(model, lr=1e-3, graft="adam", conv="filter"),
     "MBF, graft, bfloat16": lambda model: MBF(

@@ -26,6 +26,7 @@ Shapes = dict[str, list[tuple[int, ...]]]
 
 _shape = attrgetter("shape")
 _kept = attrgetter("shape", "dtype", "device")
+_grad_form = attrgetter("shape", "layout")
 
 
 class Cohort(NamedTuple):
@@ -60,6 +61,7 @@ class Engine(ABC):
         self._all_params = [p for layer in self.layers for p in layer.parameters]
         self._made_for = list(map(_kept, self._all_params))
         self._shapes = list(map(_shape, self._all_params))
+        self._grad_forms = [(shape, torch.strided) for shape in self._shapes]
         self._addresses: list[int] = []  # of the parameters when they were last compared
         self.assign_turns(0, self.turn_count)
 
@@ -68,9 +70,14 @@ class Engine(ABC):
     def check_step(self) -> None:
         """Raises if the parameters or their gradients are not what a step can take."""
         self._check_unchanged()
-        for param, shape in zip(self._all_params, self._shapes, strict=True):
-            grad = param.grad
-            if grad is not None and (grad.shape != shape or grad.layout is not torch.strided):
+        grads = [p.grad for p in self._all_params]
+        try:
+            if list(map(_grad_form, grads)) == self._grad_forms:
+                return
+        except AttributeError:  # None has no shape
+            pass
+        for param, grad, form in zip(self._all_params, grads, self._grad_forms, strict=True):
+            if grad is not None and _grad_form(grad) != form:
                 self._refuse_gradient(param, grad)
 
     @abstractmethod
