@@ -15,11 +15,11 @@ CPP_SOURCES := $(shell find csrc tests benchmarks -name '*.cpp' -o -name '*.h' -
 export MBF_PTXCPU ?= $(abspath $(wildcard ../shared/tools/ptxcpu))
 FASHION := /usr/share/datasets/fashion-mnist
 
-.PHONY: help demo images test load numerics bench cubin cuda-import lint format build clean
+.PHONY: help demo images test load numerics bench cubin cuda-import lint format build clean FOREIGN := $(PYTHON) -m tests.cpp.foreign_isa sanitize sanitize-quick foreign-isa
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(READY): requirements-dev.txt
 	@command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON); set PYTHON=/path/to/python3.10-or-newer"; exit 1; }
@@ -53,6 +53,20 @@ load: $(BUILT)  ## run large, long and concurrent runs (some minutes, 4 GB)
 
 numerics: $(BUILT)  ## measure errors and training at extreme scales; write the plots of docs/numerics.md
 	$(BIN)/python -m benchmarks.numerics
+sanitize: $(READY)  ## the CPU kernels under the address, undefined-behaviour and thread sanitizers, with every size
+	$(BIN)/python -m tests.cpp.sanitize
+
+sanitize-quick: $(READY)  ## the same for two instruction sets with fewer expanded sizes, C++ only
+	$(BIN)/python -m tests.cpp.sanitize --quick
+
+foreign-isa:  ## NEON in qemu and AVX-512 emulated by SIMDe: the C++ tests (installs Debian's packages)
+	@packages=$$($(FOREIGN) --missing); test -z "$$packages" || ! command -v apt-get >/dev/null || { \
+	  echo "installing Debian's $$packages"; \
+	  sudo=$$(test $$(id -u) = 0 || echo "sudo -n"); \
+	  { $$sudo apt-get install -y -qq $$packages \
+	    || { $$sudo apt-get update -qq && $$sudo apt-get install -y -qq $$packages; }; \
+	  } >/dev/null 2>&1 || echo "could not install them"; }
+	$(FOREIGN)
 
 bench: $(BUILT)  ## time the kernels and whole optimizer steps, beside their targets (DEVICE=cuda: on a GPU)
 	$(BIN)/python -m benchmarks.micro --full --device $(DEVICE)

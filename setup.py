@@ -7,6 +7,9 @@ without the extension. MBF_REQUIRE_EXTENSION=1 makes the failure fatal; `make` s
 CUDA kernels are built where nvcc and a CUDA build of torch are found. MBF_CUDA=0 leaves them out,
 MBF_CUDA=1 makes it an error if they cannot be built, MBF_CUDA_ARCHS ("80,90") chooses among the
 architectures.
+
+MBF_EXTRA_FLAGS are compiler flags that come after our own, for compiling and linking C++;
+MBF_BUILD_FOLDER is where the objects go. `make sanitize` uses both.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import os
 import platform
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -29,6 +33,8 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).parent
 SOURCES = ROOT / "csrc"
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
+
+EXTRA_FLAGS = shlex.split(os.environ.get("MBF_EXTRA_FLAGS", ""))
 
 # The oldest torch whose stable ABI has all we use. The binary runs with this torch and newer ones.
 TARGET_TORCH = (2, 10)
@@ -95,7 +101,8 @@ class Unit:
 
     @property
     def all_flags(self) -> str:
-        return " ".join([*self.flags, *([f"-D{self.define}"] if self.define else [])])
+        extra = EXTRA_FLAGS if self.rule == "compile" else []
+        return " ".join([*self.flags, *([f"-D{self.define}"] if self.define else []), *extra])
 
 
 class CudaMissingError(RuntimeError):
@@ -232,7 +239,13 @@ class NinjaBuild(build_ext):
             Unit("torch/module.cpp", [*BASE_FLAGS, *torch_flags, built_for]),
         ]
         # Without an rpath: torch is imported before this module and has loaded its libraries.
-        link = ["-shared", *(f"-L{path}" for path in library_paths()), "-ltorch", "-ltorch_cpu"]
+        link = [
+            *EXTRA_FLAGS,
+            "-shared",
+            *(f"-L{path}" for path in library_paths()),
+            "-ltorch",
+            "-ltorch_cpu",
+        ]
         if cuda:
             units += [
                 *cuda_units(cuda.flags),
@@ -244,7 +257,8 @@ class NinjaBuild(build_ext):
 
         # Not build_temp, which pip deletes after the build: the next build reuses these objects.
         tag = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}{'-cuda' if cuda else ''}"
-        work = ROOT.resolve() / "build" / f"temp.{tag}"
+        folder = os.environ.get("MBF_BUILD_FOLDER")
+        work = Path(folder).resolve() if folder else ROOT.resolve() / "build" / f"temp.{tag}"
         work.mkdir(parents=True, exist_ok=True)
         lines = [
             f"cxx = {_ninja_escape(compiler)}",

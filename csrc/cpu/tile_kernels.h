@@ -28,8 +28,11 @@ namespace {
 
 // In float32 all loops over blocks up to this size are expanded. Beyond it rolled loops are as fast
 // (docs/cpu.md has the measurement). In float64, which is for checking and not for speed, no loop
-// is.
-constexpr int kMaxExpanded = 10;
+// is. A test build that has to be quick may set fewer sizes.
+#if !defined(MBF_MAX_EXPANDED)
+#define MBF_MAX_EXPANDED 10
+#endif
+constexpr int kMaxExpanded = MBF_MAX_EXPANDED;
 
 constexpr int kMaxTileElements = kTileBlocks * kMaxBlock;
 
