@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.support import child_process
+from tests.support.driver_build import LEVELS as ISA_LEVELS
 from tests.support.paths import TESTS
 
 COMPILER = shutil.which(os.environ.get("CXX", "c++"))
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 FLAGS = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-ffp-contract=fast", *SANITIZERS]
-AVX2 = ["-mavx2", "-mfma", "-mf16c"]
-AVX512 = [*AVX2, "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl"]
-LEVELS = {"baseline": [], "f16c": ["-mf16c"], "avx2": AVX2, "avx512": AVX512}
+# avx2_wide has the flags of avx2; f16c is a path of the formats alone.
+LEVELS = {name: flags for name, flags in ISA_LEVELS.items() if name != "avx2_wide"}
+LEVELS["f16c"] = ["-mf16c"]
 
 
 def machine_has(flags):

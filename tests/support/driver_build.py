@@ -92,18 +92,18 @@ def build(programs: list[Program]) -> None:
         program.folder.mkdir(parents=True)
         commands.append(program.commands())
     # All first commands, then all second ones: the slowest files first.
+    compilations = [command for row in zip(*commands, strict=True) for command in row]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in pool.map(_checked, [command for row in zip(*commands) for command in row]):
-            pass
-        for _ in pool.map(_checked, [program.link_command() for program in programs]):
-            pass
+        list(pool.map(_checked, compilations))
+        list(pool.map(_checked, [program.link_command() for program in programs]))
     print(f"built {len(programs)} programs in {time.monotonic() - started:.0f} s", flush=True)
 
 
 def build_and_run(programs: list[Program]) -> bool:
-    """True if no program found anything."""
+    """True if no program found anything. All of them run, also after one that did."""
     build(programs)
-    return all([program.run() for program in programs])
+    results = [program.run() for program in programs]
+    return all(results)
 
 
 def _checked(command: list[str]) -> None:
