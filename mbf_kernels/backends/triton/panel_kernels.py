@@ -127,10 +127,10 @@ def check_diagonal(triangle, limit, D: tl.constexpr, LANES: tl.constexpr):
 @triton.jit
 def raise_of(triangle, scales, panels, D: tl.constexpr, LANES: tl.constexpr):
     """``lane_math.diagonal_raise`` of a triangle ``-A^-1``; ``scales`` has room for its scales."""
-    for e in range(D):
-        q = tl.full((1, 1), (e % 4) * 5, tl.int32)
-        element = -tl.load(panel_at(triangle, e // 4, e // 4, q, LANES))
-        tl.store(scales + e * LANES, reciprocal_scale(element))
+    for k in range(D):
+        corner = tl.full((1, 1), (k % 4) * 5, tl.int32)
+        diagonal = -tl.load(panel_at(triangle, k // 4, k // 4, corner, LANES))
+        tl.store(scales + k * LANES, reciprocal_scale(diagonal))
     tl.debug_barrier()
     q = tl.arange(0, 16)[None, :]
     squares = tl.zeros((LANES, 16), tl.float32)
@@ -141,8 +141,9 @@ def raise_of(triangle, scales, panels, D: tl.constexpr, LANES: tl.constexpr):
             col = j * 4 + q % 4
             # Elements on or above the diagonal, and rows beyond D, have a scale of zero.
             col_scale = tl.load(scales + col * LANES, mask=col < row, other=0.0)
-            e = scaled_error(tl.load(panel_at(triangle, i, j, q, LANES)), row_scale, col_scale)
-            squares += e * e
+            element = tl.load(panel_at(triangle, i, j, q, LANES))
+            error = scaled_error(element, row_scale, col_scale)
+            squares += error * error
     return diagonal_raise(tl.sum(squares, axis=1), D)
 
 
