@@ -13,9 +13,11 @@ CPP_SOURCES := $(shell find csrc tests benchmarks -name '*.cpp' -o -name '*.h' -
 
 # The folder of ptxcpu.py, which runs compiled PTX on the CPU. Without it the tests that need it are skipped.
 export MBF_PTXCPU ?= $(abspath $(wildcard ../shared/tools/ptxcpu))
+FOREIGN := $(PYTHON) -m tests.cpp.foreign_isa
 FASHION := /usr/share/datasets/fashion-mnist
 
-.PHONY: help demo images test load numerics bench cubin cuda-import lint format build clean FOREIGN := $(PYTHON) -m tests.cpp.foreign_isa sanitize sanitize-quick foreign-isa
+.PHONY: help demo images test fuzz load numerics sanitize sanitize-quick foreign-isa bench cubin cuda-import lint format \
+	build clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -48,11 +50,20 @@ images:  # Fashion-MNIST from Debian's package; without it the demo uses scikit-
 test: $(BUILT)  ## run all tests, on all cores (WORKERS=0: in one process; DEVICE=cuda: on a GPU)
 	$(BIN)/python -m pytest --device $(DEVICE) -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
+fuzz: $(BUILT)  ## random uses of the optimizer and calls of the operators (SEQUENCES=, CALLS=, SEED=; ONLY=optimizer or operators)
+ifneq ($(ONLY),operators)
+	$(BIN)/python -m tests.fuzz optimizer $(if $(SEQUENCES),--sequences $(SEQUENCES)) $(if $(SEED),--seed $(SEED))
+endif
+ifneq ($(ONLY),optimizer)
+	$(BIN)/python -m tests.fuzz operators $(if $(CALLS),--calls $(CALLS)) $(if $(SEED),--seed $(SEED))
+endif
+
 load: $(BUILT)  ## run large, long and concurrent runs (some minutes, 4 GB)
 	$(BIN)/python -m pytest tests/load/suite.py
 
 numerics: $(BUILT)  ## measure errors and training at extreme scales; write the plots of docs/numerics.md
 	$(BIN)/python -m benchmarks.numerics
+
 sanitize: $(READY)  ## the CPU kernels under the address, undefined-behaviour and thread sanitizers, with every size
 	$(BIN)/python -m tests.cpp.sanitize
 

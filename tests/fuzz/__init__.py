@@ -1,0 +1,1 @@
+"""Random sequences of uses of the optimizer, and random calls of the operators."""
