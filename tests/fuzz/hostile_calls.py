@@ -31,7 +31,7 @@ WRITTEN = {
 STATE = ("stats", "tallies", "inverse", "info")
 
 
-class Problem(AssertionError):
+class ProblemError(AssertionError):
     """A stray write, a value that is wrong, or a valid call that was refused."""
 
 
@@ -173,7 +173,7 @@ class Call:
     # --- the call -------------------------------------------------------------------------------
 
     def run(self):
-        """Makes the call; returns "succeeded" or the name of the exception. Raises Problem."""
+        """Makes the call; returns "succeeded" or the name of the exception. Raises ProblemError."""
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             expected = self._expected() if self.valid else None
@@ -185,10 +185,12 @@ class Call:
             for name, guarded in self.guards:
                 may = outcome == "succeeded" and name in WRITTEN[self.name]
                 if stray := guarded.stray_writes(may):
-                    raise Problem(f"{stray} bytes of or around {name} were written ({outcome})")
+                    raise ProblemError(
+                        f"{stray} bytes of or around {name} were written ({outcome})"
+                    )
             if self.valid:
                 if outcome != "succeeded":
-                    raise Problem(f"a valid call was refused: {outcome}: {text}")
+                    raise ProblemError(f"a valid call was refused: {outcome}: {text}")
                 self._compare(expected)
         return outcome
 
@@ -279,7 +281,7 @@ class Call:
                 size = b.abs().max().item() + 1.0 if b.numel() else 1.0
                 if not bool(((a - b).abs() <= eps * size).all()):
                     apart = (a - b).abs().max().item()
-                    raise Problem(f"{name}[{i}] is off by {apart:.3g} of {size:.3g}")
+                    raise ProblemError(f"{name}[{i}] is off by {apart:.3g} of {size:.3g}")
 
 
 SHORT = (torch.bfloat16, torch.float16)

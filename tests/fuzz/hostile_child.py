@@ -10,7 +10,7 @@ import traceback
 
 import torch
 
-from tests.fuzz.hostile_calls import Call, Problem
+from tests.fuzz.hostile_calls import Call, ProblemError
 
 
 def outcome_of(seed):
@@ -18,7 +18,7 @@ def outcome_of(seed):
     call = Call(seed)
     try:
         return call.run(), ""
-    except Problem as problem:
+    except ProblemError as problem:
         where = "MiniBlocks" if call.api else "operator"
         text = f"{where} {call.name} on {call.backend}, d={call.d}, {call.counts}, {call.dtype}"
         return "problem", f"{problem}; {text}; {call.changes}"

@@ -33,6 +33,11 @@ seeds = st.integers(0, 10**6)
 picks = st.integers(0, 10**3)  # chooses one of what there is, modulo its number
 
 
+def own_state(entry):
+    """An entry of ``opt.state``, or {} if it has nothing of the optimizer's."""
+    return entry if entry and "step" in entry else {}
+
+
 class Base(RuleBasedStateMachine):
     """Twins, steps of them, and what must hold after every rule."""
 
@@ -65,7 +70,7 @@ class Base(RuleBasedStateMachine):
 
     def with_state(self):
         """The parameters in groups that have state."""
-        return [name for name in self.first.members() if self.first.entry(name)]
+        return [name for name in self.first.members() if own_state(self.first.entry(name))]
 
     def has_state(self):
         return bool(self.first.opt.state)
@@ -125,7 +130,7 @@ class Base(RuleBasedStateMachine):
                 same = difference(before["params"][name], value, name)
                 assert same is None, f"{name} has no gradient, and moved: {same}"
         for name in members:
-            old, new = (view["state"].get(name) or {} for view in (before, after))
+            old, new = (own_state(view["state"].get(name)) for view in (before, after))
             layer = partners(self.first, name)
             if not new:
                 wanted = name in grads and self.first.params[name].numel() > 0
@@ -178,9 +183,9 @@ class Base(RuleBasedStateMachine):
             for name, param in twin.params.items():
                 if name in self.poisoned:
                     continue
-                values = [v for v in twin.entry(name).values() if isinstance(v, torch.Tensor)]
-                fine = all(v.isfinite().all() for v in (param.detach(), *values))
-                assert fine, f"{name} or its state is not finite"
+                for key, value in {"value": param.detach(), **twin.entry(name)}.items():
+                    fine = not isinstance(value, torch.Tensor) or value.isfinite().all()
+                    assert fine, f"{key} of {name} is not finite on {twin.backend}"
         layout = [
             (v.data_ptr(), v.stride())
             for entry in self.first.opt.state.values()

@@ -131,7 +131,9 @@ def setups(draw):
     inverse = torch.float32
     if dtype != torch.float64:
         inverse = draw(st.sampled_from([torch.float32, torch.bfloat16]))
-    fishers = ["empirical"] * 3 + ["true"] + (["exact"] if real else [])
+    fishers = ["empirical"] * 3 + ["true"]
+    if real and dtype != torch.float16:  # its small statistics make steps too long for float16
+        fishers.append("exact")
     return {
         "network": {
             "picks": picks,

@@ -41,6 +41,10 @@ DTYPES += [torch.bool, torch.uint8, torch.complex64]
 OTHER = [None, "text", 3, [], (), object(), {}, b"bytes", [None], [[1]]]
 
 
+PRIVATE = {"stats", "tallies", "inverse", "info", "layout", "block_size", "directions", "norms"}
+PRIVATE |= {"update", "invert"}
+
+
 class Subclass(torch.Tensor):
     """A tensor subclass with nothing of its own."""
 
@@ -49,7 +53,10 @@ def spoil(call):
     """Spoils one to three arguments; returns what was done."""
     rng, done = call.rng, []
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
-        name = rng.choice(list(call.arguments))
+        names = list(call.arguments)
+        if call.api:  # the state and its layout are private to MiniBlocks
+            names = [name for name in names if name not in PRIVATE]
+        name = rng.choice(names)
         value = call.arguments[name]
         if name == "layout" and rng.random() < 0.8:
             new, how = spoilt_layout(call)
@@ -88,7 +95,7 @@ def spoilt_value(call, value):
 
 def spoilt_layout(call):
     rng = call.rng
-    table = call.arguments["layout"].clone()
+    table = call.layout.table.clone()
     choice = rng.randrange(6)
     if choice == 0:
         place = rng.randrange(table.numel())
@@ -112,7 +119,7 @@ def spoilt_layout(call):
 
 def spoilt_list(call, name, value):
     rng, new = call.rng, list(value)
-    choice = rng.randrange(5)
+    choice = rng.randrange(5) if new else 2  # an earlier change may have left nothing
     if choice == 0:
         return new[:-1], "one fewer"
     if choice == 1:
