@@ -1,8 +1,10 @@
 """Builds the extension with ninja; project metadata is in pyproject.toml.
 
 The package must install where nothing can be compiled. A build that fails therefore leaves a note
-in the package (`_build_failure.txt`), which `mbf_kernels.backends()` shows, and the install goes on
-without the extension. MBF_REQUIRE_EXTENSION=1 makes the failure fatal; `make` sets it.
+in the package (`_build_failure.txt`) and the install goes on without the extension. The note has
+the reason in its first line, which `mbf_kernels.backends()` shows, and below it the compiler's
+messages, which `python -m mbf_kernels` shows. MBF_REQUIRE_EXTENSION=1 makes the failure fatal;
+`make` sets it.
 
 CUDA kernels are built where nvcc and a CUDA build of torch are found. MBF_CUDA=0 leaves them out,
 MBF_CUDA=1 makes it an error if they cannot be built, MBF_CUDA_ARCHS ("80,90") chooses among the
@@ -14,6 +16,7 @@ MBF_BUILD_FOLDER is where the objects go. `make sanitize` uses both.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -29,6 +32,7 @@ from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 ROOT = Path(__file__).parent
 SOURCES = ROOT / "csrc"
@@ -80,6 +84,15 @@ CUDA_FLAGS = [
 ]
 # The first release whose kernels take 32 KB of parameters; earlier ones take 4 KB.
 OLDEST_NVCC = (12, 1)
+
+LAUNCHERS = ("ccache", "sccache", "distcc")
+MESSAGE_LINES = 40  # of the compiler's messages that are kept
+ERROR = re.compile(r"\berror\b|undefined reference|cannot find ", re.IGNORECASE)
+# Lines above an error that belong to it.
+CONTEXT = re.compile(r"^In file included from|^ +from |: (In|At) |required (from|by)")
+ADVICE = """\
+Continuing without the CPU backend: plain torch is used instead. When the cause is gone, install
+again with --force-reinstall --no-cache-dir. MBF_REQUIRE_EXTENSION=1 makes this an error."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +188,85 @@ def cuda_units(flags: list[str]) -> list[Unit]:
     return [Unit(f"cuda/{source}", flags, define) for source, define in units]
 
 
+def find_compiler() -> tuple[str, str]:
+    """The command of the C++ compiler, and its program alone, which nvcc asks for.
+
+    CXX may have arguments ("g++ -pthread") or a launcher ("ccache g++").
+    """
+    asked = os.environ.get("CXX", "")
+    words = shlex.split(asked) or ["c++" if shutil.which("c++") else "g++"]
+    programs = words[:2] if Path(words[0]).name in LAUNCHERS else words[:1]
+    found = [shutil.which(program) for program in programs]
+    if None in found and asked:
+        raise RuntimeError(f"CXX={asked}: no program {programs[found.index(None)]!r} found")
+    if None in found:
+        raise RuntimeError("no C++ compiler found (set CXX, or install g++ or clang++)")
+    paths = [_ninja_escape(path) for path in found if path]
+    return " ".join([*paths, *words[len(paths) :]]), paths[-1]
+
+
+def run_ninja(command: list[str], sources: dict[str, str]) -> None:
+    """Runs ninja and shows what it prints; raises with the compiler's messages if it fails.
+
+    ``sources`` has the source file of every object file.
+    """
+    lines = []
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            lines.append(line.rstrip())
+    if process.returncode != 0:
+        raise CompileError(describe_failure(lines, sources))
+
+
+def describe_failure(lines: list[str], sources: dict[str, str]) -> str:
+    """The first failure in ninja's output: a line with the reason, and the compiler's messages."""
+    starts = [i for i, line in enumerate(lines) if line.startswith("FAILED: ")]
+    if not starts:  # ninja itself failed
+        return "\n".join(["ninja failed", *lines[-MESSAGE_LINES:]])
+    failed, command, *rest = [*lines[starts[0] :], ""]
+    failed = failed.removeprefix("FAILED: ").strip()
+    stem = "linking the extension"
+    for target, source in sources.items():
+        if failed.endswith(target):
+            stem = f"compiling {source}"
+    ends = [i for i, line in enumerate(rest) if re.match(r"\[\d+/\d+\] |FAILED: |ninja: ", line)]
+    messages = rest[: ends[0]] if ends else rest
+    errors = [i for i, line in enumerate(messages) if ERROR.search(line)]
+    if not messages:
+        reason = "the command failed and printed nothing"
+    elif errors:
+        reason = messages[errors[0]].strip()
+    else:
+        reason = messages[-1].strip()
+    if len(messages) > MESSAGE_LINES and errors:
+        first = errors[0]
+        while first > 0 and CONTEXT.search(messages[first - 1]):
+            first -= 1
+        messages = messages[first:]
+    left_out = len(messages) - MESSAGE_LINES
+    if left_out > 0:
+        messages = [*messages[:MESSAGE_LINES], f"... and {left_out} more lines"]
+    return "\n".join([f"{stem} failed: {reason}", *messages, "The command was:", command])
+
+
+def remove_extensions(*folders: Path) -> None:
+    """Deletes what earlier builds left, lest it be taken for the extension of these sources."""
+    for folder in folders:
+        for path in folder.glob("_C.*"):
+            if path.suffix in (".so", ".pyd"):
+                path.unlink()
+
+
+def show_on_terminal(text: str) -> None:
+    """Writes to the terminal itself: without -v, pip hides the output of a build that succeeds."""
+    if not sys.stderr.isatty():
+        with contextlib.suppress(OSError), open("/dev/tty", "w") as terminal:
+            terminal.write(f"\n{text}")
+
+
 def _ninja_escape(text: str) -> str:
     return text.replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
 
@@ -182,23 +274,29 @@ def _ninja_escape(text: str) -> str:
 class NinjaBuild(build_ext):
     """One ninja file for the whole extension, with header dependencies for quick rebuilds."""
 
+    def run(self) -> None:
+        self.for_source_tree = bool(self.inplace)  # setuptools clears the flag while it builds
+        super().run()
+
     def build_extension(self, ext: Extension) -> None:
-        note = ROOT / "mbf_kernels" / "_build_failure.txt"
-        installed_note = Path(self.build_lib) / "mbf_kernels" / note.name
+        output = Path(self.get_ext_fullpath(ext.name)).resolve()
+        package = ROOT / "mbf_kernels" if self.for_source_tree else output.parent
+        note = package / "_build_failure.txt"
         try:
-            self._build(Path(self.get_ext_fullpath(ext.name)).resolve())
+            self._build(output)
         except Exception as error:
             required = os.environ.get("MBF_REQUIRE_EXTENSION") == "1"
             if required or isinstance(error, CudaMissingError):
                 raise
+            remove_extensions(output.parent, package)
             text = f"the extension could not be built at install time: {error}\n"
-            for path in (note, installed_note):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text)
-            print(f"warning: {text}continuing without the CPU backend", file=sys.stderr)
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.write_text(text)
+            warning = f"warning: mbf_kernels: {text}{ADVICE}\n"
+            print(warning, file=sys.stderr)
+            show_on_terminal(warning)
         else:
-            for path in (note, installed_note):
-                path.unlink(missing_ok=True)
+            note.unlink(missing_ok=True)
 
     def get_outputs(self) -> list[str]:
         return [path for path in super().get_outputs() if Path(path).exists()]
@@ -208,18 +306,18 @@ class NinjaBuild(build_ext):
             super().copy_extensions_to_source()
 
     def _build(self, output: Path) -> None:
-        compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
-        if compiler is None:
-            raise RuntimeError("no C++ compiler found (set CXX, or install g++ or clang++)")
+        compiler, host_compiler = find_compiler()
         # Imported here: without torch or ninja the package still installs, with the reason noted.
-        import ninja
-        import pybind11
-        import torch
-        from torch.utils.cpp_extension import include_paths, library_paths
-
+        try:
+            import ninja
+            import pybind11
+            import torch
+        except ImportError as error:
+            raise RuntimeError(f"building needs ninja, pybind11 and torch: {error}") from None
         found = tuple(int(number) for number in torch.__version__.split("+")[0].split(".")[:2])
         if found < TARGET_TORCH:
             raise RuntimeError(f"torch >= 2.10 is needed to build, found {torch.__version__}")
+        from torch.utils.cpp_extension import include_paths, library_paths
 
         major, minor = TARGET_TORCH
         includes = [pybind11.get_include(), *include_paths(), sysconfig.get_paths()["include"]]
@@ -261,8 +359,8 @@ class NinjaBuild(build_ext):
         work = Path(folder).resolve() if folder else ROOT.resolve() / "build" / f"temp.{tag}"
         work.mkdir(parents=True, exist_ok=True)
         lines = [
-            f"cxx = {_ninja_escape(compiler)}",
-            f"nvcc = {_ninja_escape(cuda.nvcc if cuda else '')} -ccbin $cxx",
+            f"cxx = {compiler}",
+            f"nvcc = {_ninja_escape(cuda.nvcc if cuda else '')} -ccbin {host_compiler}",
             "rule compile",
             "  command = $cxx -MMD -MF $out.d $flags -c $in -o $out",
             "  depfile = $out.d",
@@ -275,7 +373,9 @@ class NinjaBuild(build_ext):
             f"  command = {'$nvcc' if cuda else '$cxx'} $in -o $out $flags",
         ]
         objects = []
+        sources = {}
         for unit in units:
+            sources[str(work / unit.object_name)] = f"csrc/{unit.source}"
             target = _ninja_escape(str(work / unit.object_name))
             objects.append(target)
             lines += [
@@ -293,7 +393,7 @@ class NinjaBuild(build_ext):
         command = [str(binary), "-C", str(work)]
         if self.verbose:
             command.append("-v")
-        self.spawn(command)
+        run_ninja(command, sources)
 
 
 setup(

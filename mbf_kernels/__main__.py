@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 
 from . import __version__
 from .backends.registry import backends
+from .build_info import build_info
 from .doctor import SelfTest, devices, self_tests, serving, versions
 
 
@@ -40,6 +42,7 @@ def main() -> int:
         page = {
             "version": __version__,
             "versions": versions(),
+            "build_messages": build_info().build_messages,
             "backends": {name: str(status) for name, status in available.items()},
             "devices": {str(d): {"name": n, "backend": chosen[str(d)]} for d, n in devices()},
             "self_tests": [vars(test) | {"passed": test.passed} for test in tests],
@@ -50,6 +53,9 @@ def main() -> int:
     print(f"mbf_kernels {__version__}")
     for name, text in versions().items():
         _row(name, text)
+    if build_info().build_messages:
+        print("the compiler's messages")
+        print(textwrap.indent(build_info().build_messages, "  "))
     print("backends")
     for name, status in available.items():
         _row(name, str(status))

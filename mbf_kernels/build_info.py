@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .extension import EXTENSION, WHY_MISSING
+from .extension import BUILD_MESSAGES, EXTENSION, WHY_MISSING
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class BuildInfo:
     built_with_torch: str | None
     running_torch: str
     compiler: str | None
+    build_messages: str = ""  # what the compiler said if the extension could not be built
 
 
 def build_info() -> BuildInfo:
@@ -35,7 +36,18 @@ def build_info() -> BuildInfo:
     True
     """
     if EXTENSION is None:
-        return BuildInfo(False, WHY_MISSING, (), (), None, (), None, torch.__version__, None)
+        return BuildInfo(
+            extension=False,
+            why_missing=WHY_MISSING,
+            compiled_isas=(),
+            runnable_isas=(),
+            current_isa=None,
+            cuda_architectures=(),
+            built_with_torch=None,
+            running_torch=torch.__version__,
+            compiler=None,
+            build_messages=BUILD_MESSAGES,
+        )
     return BuildInfo(
         extension=True,
         why_missing="",

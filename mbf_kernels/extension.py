@@ -1,4 +1,7 @@
-"""Loads the compiled extension: ``EXTENSION``, or None and the reason in ``WHY_MISSING``."""
+"""Loads the compiled extension: ``EXTENSION``, or None and the reason in ``WHY_MISSING``.
+
+``BUILD_MESSAGES`` has what the compiler said if it could not be built, else it is empty.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,26 @@ import torch  # noqa: F401  the extension resolves torch's symbols through the l
 from .options import StepScalars
 
 
-def _load() -> tuple[ModuleType | None, str]:
+def _read_note(note: str) -> tuple[str, str]:
+    """The reason and the compiler's messages, as setup.py writes them after a failed build."""
+    reason, _, messages = note.strip().partition("\n")
+    if messages:
+        reason += " (`python -m mbf_kernels` shows all of the compiler's messages)"
+    return reason, messages
+
+
+def _load() -> tuple[ModuleType | None, str, str]:
     try:
         extension = import_module("mbf_kernels._C")
     except ImportError as error:
         note = Path(__file__).with_name("_build_failure.txt")  # written by a build that failed
         if note.exists():
-            return None, note.read_text().strip()
-        return None, f"the compiled extension cannot be loaded: {error}"
+            return None, *_read_note(note.read_text())
+        return None, f"the compiled extension cannot be loaded: {error}", ""
     # The operators take the scalars of a step as a list, so both sides must agree on its order.
     if getattr(extension, "step_scalars", None) != list(StepScalars._fields):
-        return None, "the compiled extension was built from other sources than this package"
-    return extension, ""
+        return None, "the compiled extension was built from other sources than this package", ""
+    return extension, "", ""
 
 
-EXTENSION, WHY_MISSING = _load()
+EXTENSION, WHY_MISSING, BUILD_MESSAGES = _load()
