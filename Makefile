@@ -16,7 +16,7 @@ export MBF_PTXCPU ?= $(abspath $(wildcard ../shared/tools/ptxcpu))
 FOREIGN := $(PYTHON) -m tests.cpp.foreign_isa
 FASHION := /usr/share/datasets/fashion-mnist
 
-.PHONY: help demo images test fuzz load numerics sanitize sanitize-quick foreign-isa bench cubin cuda-import lint format \
+.PHONY: help demo images test fuzz load numerics sanitize sanitize-quick foreign-isa packages matrix bench cubin cuda-import lint format \
 	build clean
 .DEFAULT_GOAL := help
 
@@ -88,6 +88,12 @@ cubin: $(BUILT)  ## compile the GPU kernels for every architecture and write the
 
 cuda-import:  ## build against the CUDA build of torch (3 GB, in .venv-cuda) and check what is registered
 	$(PYTHON) -m benchmarks.gpu_code.cuda_import --environment .venv-cuda
+
+packages:  ## build sdist and wheel into dist and try each in a fresh environment
+	$(PYTHON) -m benchmarks.environments.packages
+
+matrix:  ## try the wheel under several releases of torch (some 6 GB each), Python and numpy (ROWS="3.12:2.10.0 3.13")
+	$(PYTHON) -m benchmarks.environments.matrix $(foreach row,$(ROWS),--row $(row))
 
 lint: $(READY)  ## run the linters and check the formatting, without changing anything
 	$(BIN)/ruff check .

@@ -87,7 +87,7 @@ OLDEST_NVCC = (12, 1)
 
 LAUNCHERS = ("ccache", "sccache", "distcc")
 MESSAGE_LINES = 40  # of the compiler's messages that are kept
-ERROR = re.compile(r"\berror\b|undefined reference|cannot find ", re.IGNORECASE)
+ERROR = re.compile(r"\berror: |ptxas fatal|undefined reference|cannot find -l")
 # Lines above an error that belong to it.
 CONTEXT = re.compile(r"^In file included from|^ +from |: (In|At) |required (from|by)")
 ADVICE = """\
@@ -211,9 +211,10 @@ def run_ninja(command: list[str], sources: dict[str, str]) -> None:
     ``sources`` has the source file of every object file.
     """
     lines = []
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as process:
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    # Some compilers quote in UTF-8 whatever the locale; what is shown must be printable.
+    options |= {"text": True, "errors": "backslashreplace"}
+    with subprocess.Popen(command, **options) as process:
         for line in process.stdout or ():
             print(line, end="", flush=True)
             lines.append(line.rstrip())
@@ -291,7 +292,7 @@ class NinjaBuild(build_ext):
             remove_extensions(output.parent, package)
             text = f"the extension could not be built at install time: {error}\n"
             note.parent.mkdir(parents=True, exist_ok=True)
-            note.write_text(text)
+            note.write_text(text, encoding="utf-8")
             warning = f"warning: mbf_kernels: {text}{ADVICE}\n"
             print(warning, file=sys.stderr)
             show_on_terminal(warning)

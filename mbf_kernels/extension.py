@@ -28,7 +28,7 @@ def _load() -> tuple[ModuleType | None, str, str]:
     except ImportError as error:
         note = Path(__file__).with_name("_build_failure.txt")  # written by a build that failed
         if note.exists():
-            return None, *_read_note(note.read_text())
+            return None, *_read_note(note.read_text(encoding="utf-8"))
         return None, f"the compiled extension cannot be loaded: {error}", ""
     # The operators take the scalars of a step as a list, so both sides must agree on its order.
     if getattr(extension, "step_scalars", None) != list(StepScalars._fields):

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,19 @@ def test_no_private_imports_across_packages(package):
     assert files
     found = {str(path): private_imports(path.read_text(), inside) for path, inside in files}
     assert {path: bad for path, bad in found.items() if bad} == {}
+
+
+def test_trials_in_fresh_environments_need_the_standard_library_alone():
+    """They run before anything is installed, with any Python."""
+    inside = "benchmarks.environments"
+    files = list(python_files(PACKAGES["benchmarks"] / "environments", inside))
+    assert files
+    allowed = {*sys.stdlib_module_names, "benchmarks"}
+    found = {
+        path.name: {m.split(".")[0] for m, _ in imports(path.read_text(), inside)} - allowed
+        for path, _ in files
+    }
+    assert {name: bad for name, bad in found.items() if bad} == {}
 
 
 def test_the_optimizer_uses_only_public_names():

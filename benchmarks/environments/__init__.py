@@ -1,0 +1,1 @@
+"""Builds the packages and tries them in fresh virtual environments."""
