@@ -1,6 +1,7 @@
 #include "memory_map.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "../cpu/page_protection.h"
@@ -66,7 +67,9 @@ void MemoryMap::check_writable() const {
   addresses.reserve(2 * ranges_.size());
   owners.reserve(2 * ranges_.size());
   for (const Range& range : ranges_) {
-    if (!range.written || range.name.index < 0) continue;  // the library's own state
+    // The library's own state is writable. Target norms that are refreshed belong to the user.
+    const bool own = range.name.index < 0 && std::strcmp(range.name.list, "target_norms") != 0;
+    if (!range.written || own) continue;
     for (uintptr_t address : {range.begin, range.end - 1}) {
       addresses.push_back(address);
       owners.push_back(&range);

@@ -107,6 +107,27 @@ def test_read_only_memory_is_refused(read_only_file, scene, name):
     assert (mapped == 2.0).all()
 
 
+def test_read_only_target_norms_are_refused_if_they_are_refreshed(read_only_file, backend, device):
+    script = """
+        import sys, warnings
+        import numpy as np, torch, mbf_kernels as mk
+        warnings.simplefilter("ignore")
+        norms = torch.from_numpy(np.memmap(sys.argv[1], dtype=np.float64, mode="r", shape=(1,)))
+        params, grads, momenta = ([torch.ones(9)] for _ in range(3))
+        blocks = mk.MiniBlocks(params, 9)
+        options = {"lr": 0.1, "damping": 0.5, "target_norms": norms}
+        with mk.use_backend(sys.argv[2]):
+            blocks.step_(params, grads, momenta, lr=0.1, target_norms=norms)
+            kept = params[0].clone()
+            try:
+                blocks.fused_step_(params, grads, momenta, refresh_target_norms=True, **options)
+            except ValueError as error:
+                print(error, torch.equal(params[0], kept))
+        """
+    said = output_of(python(script, read_only_file, backend))
+    assert said == "target_norms[0]: its memory is read-only True\n"
+
+
 def test_gradients_may_be_read_only(read_only_file, scene):
     mapped = read_only(read_only_file, 17 * scene.blocks.block_size)
     scene.step(grads=[scene.grads[0], mapped])

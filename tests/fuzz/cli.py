@@ -47,6 +47,8 @@ def optimizer(sequences, steps, first):
     for number in tqdm(range(first, first + batches), unit="batch", disable=None):
         try:
             run_batch(number, min(BATCH, sequences), steps)
+        except KeyboardInterrupt:
+            break  # with the counts so far
         except Exception as error:
             failed.append(number)
             notes = "\n".join(getattr(error, "__notes__", []))
