@@ -55,8 +55,16 @@ def elementwise_tolerance(d: int) -> float:
 
 
 def inverse_tolerance(d: int, condition: float, bf16: bool = False) -> float:
-    """Cholesky's forward error bound, plus one rounding if the result is stored in bf16."""
-    return d * EPS * condition + (BF16_EPS if bf16 else 0.0)
+    """Cholesky's forward error bound, plus the rounding if the result is stored in bf16."""
+    return d * EPS * condition + (bf16_rounding(d) if bf16 else 0.0)
+
+
+def bf16_rounding(d: int) -> float:
+    """How much rounding to bf16 changes an inverse, relative to its diagonal.
+
+    The diagonal is raised by at most (d - 1) eps / 2, 2 % of it to spare, and rounded up.
+    """
+    return BF16_EPS * (1.0 + 1.02 * (d - 1) / 2)
 
 
 def params_tolerance(d: int, moved: float, inverse: float) -> float:

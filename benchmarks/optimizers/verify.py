@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from ..common.verify import BF16_EPS, EPS, Verdict, inverse_tolerance
+from ..common.verify import EPS, Verdict, bf16_rounding, inverse_tolerance
 from .reference import STEPS, Expected
 
 
@@ -30,7 +30,7 @@ def _check_one(before: Tensor, after: Tensor, expected: Expected, bf16: bool) ->
     if bf16 and expected.block_size > 0:
         # The first momenta lie where the inverse is smallest; the rounding errors of its largest
         # elements, relative to that, grow with the condition number.
-        tolerance += BF16_EPS / 2 * expected.condition
+        tolerance += bf16_rounding(expected.block_size) * expected.condition
     # A NaN must fail, but compares false.
     return Verdict(error if error == error else float("inf"), tolerance)
 
