@@ -25,6 +25,11 @@ class Inversion:
     failed: int
     matrices: int
 
+    @property
+    def bound(self) -> float:
+        """What the error stays below, as long as this is below 1: ``2 d u cond``."""
+        return 2.0 * self.size * torch.finfo(DTYPES[self.dtype]).eps / 2 * self.condition
+
 
 def matrices(count: int, d: int, condition: float, seed: int) -> Tensor:
     """Random symmetric matrices in float64, with eigenvalues from 1 / condition to 1.

@@ -33,6 +33,9 @@ def write_inversions(found: Sequence[Inversion], path: Path) -> None:
             upper.plot(*zip(*some, strict=True), linestyle=line, color=colour, label=label)
             failed = [x.failed / x.matrices for x in mine]
             lower.plot(conditions, failed, linestyle=line, color=colour)
+        wide = [x for x in found if x.dtype == dtype and x.size == sizes[-1] and x.bound < 1]
+        bounds = [(x.condition, x.bound) for x in wide]
+        upper.plot(*zip(*bounds, strict=True), color="0.6", linewidth=3, zorder=0)
     upper.set_xscale("log")
     upper.set_yscale("log")
     upper.set_ylabel("largest ||A P - I|| where info is 0")
@@ -55,6 +58,7 @@ def write_scales(found: Sequence[ScaledRun], path: Path) -> None:
         axes.plot(*zip(*good, strict=True), linestyle=line, color=colour, label=method)
         axes.plot(bad, [2.0] * len(bad), "x", color=colour)
     axes.set_xscale("log")
+    axes.set_yscale("log")
     axes.set_xlabel("factor of all gradients")
     axes.set_ylabel("loss after 60 steps (cross: not finite)")
     axes.legend(frameon=False)
