@@ -176,3 +176,40 @@ def test_float64_with_a_bfloat16_inverse_is_refused_by_the_constructor():
     with pytest.raises(TypeError, match="inverse_dtype: weight is float64"):
         take_steps(late, opt, range(1))
     MBF(model)
+
+
+# --- out of memory ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nth", range(1, 12))
+def test_out_of_memory_while_state_is_made_leaves_nothing_half_made(monkeypatch, nth):
+    """The n-th allocation of state fails; the step can be taken again afterwards."""
+    model = network()
+    opt = MBF(model, conv="filter", graft="adam", **SCHEDULE)
+    frozen = {"first.weight", "first.bias", "conv.weight", "norm.weight"}
+    take_steps(model, opt, range(2), without=frozen)
+    twin_model, twin = copy.deepcopy((model, opt))
+    set_gradients(model, gradients(model, 2))
+    start, state, count = values(model), snapshot(opt), 0
+    real = {name: getattr(torch, name) for name in ("zeros", "zeros_like", "empty", "eye")}
+
+    def failing(name):
+        def allocate(*args, **options):
+            nonlocal count
+            count += 1
+            if count == nth:
+                raise MemoryError("no memory left")
+            return real[name](*args, **options)
+
+        return allocate
+
+    with monkeypatch.context() as patch:
+        for name in real:
+            patch.setattr(torch, name, failing(name))
+        with pytest.raises(MemoryError, match="no memory left"):
+            opt.step()
+    assert_same_bits(values(model), start)
+    assert_equal_trees(snapshot(opt), state)
+    for m, o in ((model, opt), (twin_model, twin)):
+        take_steps(m, o, range(2, 6))
+    assert_same_bits(values(model), values(twin_model))
