@@ -267,7 +267,10 @@ class OptimizerMachine(Steps):
     @rule(seed=seeds, number=picks, which=picks, kind=st.sampled_from(GARBAGE))
     def spoil_entry(self, seed, number, which, kind):
         """Garbage in an entry is refused, and nothing changes; then it is taken back."""
-        name = self.pick(self.with_state(), number)
+        # The state of a layer that has lost its other half is dropped, whatever is in it.
+        name = self.pick([n for n in self.with_state() if n not in self.may_restart], number)
+        if name is None:
+            return
         self.count("spoil_entry")
         kept = [twin.opt.state[twin.params[name]] for twin in self.twins]
         own = {"step", "momentum_buffer", "stats", "inverse", "weights", "exp_avg", "exp_avg_sq"}

@@ -77,7 +77,9 @@ def spoilt_value(call, value):
         new = list(value)
         choice = rng.randrange(4)
         if choice == 0 and new:
-            new[rng.randrange(len(new))] = rng.choice(INTS if isinstance(new[0], int) else FLOATS)
+            place = rng.randrange(len(new))
+            near = [new[place] + 1, new[place] + 1, new[place] - 1]  # just beyond a limit
+            new[place] = rng.choice([*INTS, *near] if isinstance(new[0], int) else FLOATS)
         elif choice == 1:
             new = new[:-1]
         elif choice == 2:
