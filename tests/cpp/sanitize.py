@@ -105,7 +105,8 @@ def extension() -> bool:
     # Run in the folder of the sanitized package, which is then imported instead of the sources.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
     command += ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml")]
-    command += ["--import-mode=append", str(ROOT / "tests" / "blocks")]
+    command += ["-n", "auto", "--dist", "loadscope", "--import-mode=append"]
+    command += [str(ROOT / "tests" / "blocks")]
     done = subprocess.run(command, cwd=library, env=os.environ | environment, check=False)
     return done.returncode == 0
 
