@@ -225,7 +225,7 @@ class MiniBlocks:
                 None inverts all. Parts consist of whole tiles of up to 16 blocks.
         """
         tiles = self._tiles("part", part is None or part)
-        inversion = Inversion(self._damping_values(damping), relative, debias, tiles)
+        inversion = Inversion(self._damping_values(damping), bool(relative), bool(debias), tiles)
         backend = self._backend()
         self._run(
             backend,
@@ -327,7 +327,8 @@ class MiniBlocks:
         options = StepOptions(scalars, targets, refresh_target_norms, controls)
         updating = Update(float(beta), self._tiles("update", update))
         values = self._damping if invert is False else self._damping_values(damping)
-        inversion = Inversion(values, relative_damping, debias, self._tiles("invert", invert))
+        tiles = self._tiles("invert", invert)
+        inversion = Inversion(values, bool(relative_damping), bool(debias), tiles)
         backend = self._backend()
         buffers = NO_BUFFERS if targets is None else self._make_buffers(backend)
         self._run(

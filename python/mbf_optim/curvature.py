@@ -50,14 +50,9 @@ class PendingCurvature:
         """Adds samples to those gathered so far."""
         self._samples += samples
 
-    def take(self, wanted: bool, params: Sequence[Tensor], ranks: Ranks) -> Curvature:
-        """What was gathered, for the step that takes it.
-
-        Args:
-            wanted: whether the step needs any.
-            params: all parameters, in the order that all ranks have in common.
-        """
-        if not self._samples and wanted:
+    def require(self) -> None:
+        """Raises if nothing was gathered."""
+        if not self._samples:
             how = {
                 "true": "with opt.curvature(): loss_fn(logits, sampled).backward()",
                 "exact": "opt.sample_curvature(model, loss_fn, inputs, targets)",
@@ -66,6 +61,13 @@ class PendingCurvature:
                 f"fisher={self.fisher!r} needs gradients for the statistics of this step: "
                 f"if opt.wants_curvature: {how}"
             )
+
+    def take(self, params: Sequence[Tensor], ranks: Ranks) -> Curvature:
+        """What was gathered, for the step that takes it.
+
+        Args:
+            params: all parameters, in the order that all ranks have in common.
+        """
         taken, self._samples = self._samples, []
         if self.fisher == "exact":
             return Curvature(taken, ranks.average_ if ranks.count > 1 else None)

@@ -291,6 +291,9 @@ class LiveState:
             for param, entry in engine.export().items():
                 others = {k: v for k, v in state[param].items() if k not in OWN_NAMES}
                 exported[param] = {**entry, **others}
+        for param in chain.from_iterable(own.waiting for own in self.groups):
+            if state.get(param):
+                exported[param] = dict(state[param])
         return exported
 
     def without_views(self, state: State) -> State:

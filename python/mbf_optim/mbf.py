@@ -30,6 +30,7 @@ from .live_state import (
     has_gradient,
     nothing_new,
     seen_otherwise,
+    states_in,
 )
 from .options import check_options
 from .params import (
@@ -206,6 +207,8 @@ class MBF(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         # All checks first, then all writes.
+        if self.wants_curvature:
+            self._curvature.require()
         self._sync(has_gradient, Engine.check_step)
         curvature = self._take_curvature() if self.fisher != "empirical" else None
         moved: list[Engine] = []
@@ -289,7 +292,7 @@ class MBF(torch.optim.Optimizer):
 
     def _take_curvature(self) -> Curvature:
         params = list(all_parameters(self.param_groups))
-        return self._curvature.take(self.wants_curvature, params, self._ranks)
+        return self._curvature.take(params, self._ranks)
 
     def warm_start(
         self,
@@ -408,7 +411,7 @@ class MBF(torch.optim.Optimizer):
         def take(_: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
             saved = states_by_parameter(state, self.param_groups)
             groups = merged_groups(state, self.param_groups)
-            loaded.extend(self._live.made_for(self.param_groups, saved))
+            loaded.extend(self._live.made_for(self.param_groups, states_in(saved)))
             others.update(not_ours(saved))
             return {**state, "state": of_no_parameter(state), "param_groups": groups}
 

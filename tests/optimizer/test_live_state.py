@@ -349,3 +349,26 @@ def test_an_option_that_equals_the_last_one_but_is_of_another_type_is_refused(
     opt.param_groups[0][option] = int(value) if option != "stagger" else False
     assert_same_bits(values(model), start)
     assert_equal_trees(snapshot(opt), before)
+
+
+def test_what_others_keep_of_a_frozen_parameter_is_saved_too(device):
+    model = simple(device)
+    model[0].weight.requires_grad_(False)
+    opt = MBF(model, **SCHEDULE)
+    opt.state[model[0].weight]["mask"] = torch.ones(3)
+    set_gradients(model, {n: g for n, g in gradients(model, 0).items() if n != "0.weight"})
+    opt.step()
+    twin = MBF(model, **SCHEDULE)
+    twin.load_state_dict(snapshot(opt))
+    assert list(twin.state[model[0].weight]) == ["mask"]
+    twin.step()
+    assert list(twin.state[model[0].weight]) == ["mask"]
+
+
+def test_a_step_without_its_curvature_makes_no_state(device):
+    model = simple(device)
+    opt = MBF(model, fisher="true", **SCHEDULE)
+    set_gradients(model, gradients(model, 0))
+    with pytest.raises(RuntimeError, match="needs gradients for the statistics"):
+        opt.step()
+    assert not opt.state
