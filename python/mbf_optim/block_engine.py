@@ -14,7 +14,7 @@ from .checkpoints import States
 from .curvature import Curvature, finite_blocks
 from .engine import Engine, Shapes
 from .layers import Layer
-from .options import ParamGroup, damping_of, learning_rate_of, momentum_correction
+from .options import ParamGroup, damping_of, learning_rate_of, momentum_correction, momentum_of
 
 
 class BlockEngine(Engine):
@@ -48,7 +48,7 @@ class BlockEngine(Engine):
         # To maximize, lr is negative; so is weight_decay, since their product must stay the same.
         sign = -1.0 if group["maximize"] else 1.0
         lr, weight_decay = sign * learning_rate_of(group), sign * group["weight_decay"]
-        momentum, beta = group["momentum"], group["beta"]
+        momentum, beta = momentum_of(group), group["beta"]
         damping, relative = damping_of(group)
         for cohort in self._cohorts([grad is not None for grad in grads]):
             due = self._due(cohort, group, curvature)

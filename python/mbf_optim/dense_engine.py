@@ -18,7 +18,7 @@ from .dense_form import Form, parameters_in_rows, shaped_as_in_rows, shaped_as_p
 from .dense_state import DenseState
 from .engine import Engine, Shapes
 from .layers import Layer
-from .options import ParamGroup, damping_of, learning_rate_of, momentum_correction
+from .options import ParamGroup, damping_of, learning_rate_of, momentum_correction, momentum_of
 from .schedule import Due, Part
 
 # One entry per parameter, a layer's weight before its bias; None where there is no gradient.
@@ -158,7 +158,7 @@ class DenseEngine(Engine):
         group: ParamGroup,
         curvature: Curvature | None,
     ) -> None:
-        state, momentum, beta = run.state, group["momentum"], group["beta"]
+        state, momentum, beta = run.state, momentum_of(group), group["beta"]
         sign = -1.0 if group["maximize"] else 1.0
         present = run.present(grads[run.param_slice])
         state.momenta.mul_(momentum)

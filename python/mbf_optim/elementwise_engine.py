@@ -23,7 +23,7 @@ from .checkpoints import States
 from .curvature import Curvature, finite_blocks
 from .engine import Cohort, Engine, Shapes
 from .layers import Layer
-from .options import ParamGroup, learning_rate_of, momentum_correction
+from .options import ParamGroup, learning_rate_of, momentum_correction, momentum_of
 
 _EPSILON = 1e-8
 _dtype = attrgetter("dtype")
@@ -60,7 +60,7 @@ class ElementwiseEngine(Engine):
         return self.counts[3]
 
     def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
-        self._follow_momentum(group["momentum"])
+        self._follow_momentum(momentum_of(group))
         beta = group["beta"]
         grads: list[Any] = [p.grad for p in self.params]
         for cohort in self._cohorts([grad is not None for grad in grads]):
@@ -107,7 +107,7 @@ class ElementwiseEngine(Engine):
     @staticmethod
     def _correction(k: int, group: ParamGroup) -> float:
         """The divisor of the learning rate that turns Adam's step into the bare algorithm's."""
-        return 1.0 if group["graft"] is not None else momentum_correction(group["momentum"], k)
+        return 1.0 if group["graft"] is not None else momentum_correction(momentum_of(group), k)
 
     def _fused(
         self,
@@ -118,7 +118,7 @@ class ElementwiseEngine(Engine):
         lists: list[list[Tensor]],
     ) -> None:
         params, averages, squares = lists
-        mu, beta = group["momentum"], group["beta"]
+        mu, beta = momentum_of(group), group["beta"]
         correction = self._correction(k, group)
         # The kernel divides m by 1 - mu^k and v by 1 - beta^k. If v has another weight, it gets the
         # k that this weight belongs to, and the learning rate makes up for the division of m.
@@ -153,7 +153,7 @@ class ElementwiseEngine(Engine):
         lists: list[list[Tensor]],
     ) -> None:
         params, averages, squares = lists
-        lr, mu, beta = learning_rate_of(group), group["momentum"], group["beta"]
+        lr, mu, beta = learning_rate_of(group), momentum_of(group), group["beta"]
         sign = -1.0 if group["maximize"] else 1.0
         decay = 1.0 - lr * group["weight_decay"]
         rate = lr / (self._correction(k, group) * (1.0 - mu**k))

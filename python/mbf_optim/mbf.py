@@ -67,7 +67,7 @@ class MBF(torch.optim.Optimizer):
             and which layers normalise, and names show nearly as much. Of bare tensors only the
             shapes are known: a bias is then a vector with a diagonal preconditioner of its own.
         lr: learning rate; may be a tensor.
-        momentum: heavy-ball momentum ``M <- momentum M + D``.
+        momentum: heavy-ball momentum ``M <- momentum M + D``; may be a tensor on the CPU.
         beta: decay of the statistics ``G <- beta G + (1 - beta) D D^T``.
         damping: added to the diagonal of ``G`` before inversion; None means 3e-3, or 0.3 with
             ``graft``.
@@ -108,7 +108,7 @@ class MBF(torch.optim.Optimizer):
         self,
         params: nn.Module | Iterable[Any],
         lr: float | Tensor = 1e-4,
-        momentum: float = 0.9,
+        momentum: float | Tensor = 0.9,
         beta: float = 0.9,
         damping: float | None = None,
         weight_decay: float = 0.0,

@@ -62,19 +62,33 @@ def _check_count(name: str, value: object) -> None:
         raise ValueError(f"{name}: expected 1 or more, got {value}")
 
 
+def _number_in(name: str, value: object) -> object:
+    """What a tensor with one value holds; anything else as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    if value.numel() != 1:
+        raise ValueError(f"{name}: expected a tensor with one value, got {value.numel()}")
+    return float(value)
+
+
 def check_learning_rate(lr: object) -> None:
-    if isinstance(lr, Tensor):
-        if lr.numel() != 1:
-            raise ValueError(f"lr: expected a tensor with one value, got {lr.numel()}")
-        lr = float(lr)
-    _check_number("lr", lr, 0.0, math.inf, "a finite number >= 0")
+    _check_number("lr", _number_in("lr", lr), 0.0, math.inf, "a finite number >= 0")
+
+
+def check_momentum(momentum: object) -> None:
+    if isinstance(momentum, Tensor) and _reading_waits(momentum):
+        raise ValueError(
+            "momentum: expected a number or a tensor on the CPU, where every step can read it "
+            f"without waiting, got a tensor on {momentum.device}"
+        )
+    _check_number("momentum", _number_in("momentum", momentum), 0.0, 1.0, "a number in [0, 1)")
 
 
 def check_options(options: dict[str, Any]) -> None:
     """Raises for the first option with a value that is not allowed."""
     check_learning_rate(options["lr"])
-    for name in ("momentum", "beta"):
-        _check_number(name, options[name], 0.0, 1.0, "a number in [0, 1)")
+    check_momentum(options["momentum"])
+    _check_number("beta", options["beta"], 0.0, 1.0, "a number in [0, 1)")
     if options["damping"] is not None:
         _check_number("damping", options["damping"], 0.0, math.inf, "a finite number >= 0")
     _check_number("weight_decay", options["weight_decay"], 0.0, math.inf, "a finite number >= 0")
@@ -114,6 +128,8 @@ class OptionWatch:
         try:
             if not known:
                 check_options({**group, "lr": 0.0})
+            elif isinstance(group["momentum"], Tensor):  # may have been written in place
+                check_momentum(group["momentum"])
             if not isinstance(lr, Tensor) or not _reading_waits(lr):
                 check_learning_rate(lr)
         except (TypeError, ValueError) as error:
@@ -136,6 +152,11 @@ def learning_rate_of(group: ParamGroup) -> float | Tensor:
     """The learning rate as a float, or as a tensor if reading it would wait for a device."""
     lr = group["lr"]
     return lr if isinstance(lr, Tensor) and _reading_waits(lr) else float(lr)
+
+
+def momentum_of(group: ParamGroup) -> float:
+    """The momentum of a step. Schedulers whose limits are tensors set it to a tensor."""
+    return float(group["momentum"])
 
 
 def _reading_waits(tensor: Tensor) -> bool:

@@ -16,6 +16,7 @@ from tests.support.networks import (
 )
 from tests.support.optimizer_checks import (
     GRAFTS,
+    SCHEDULE,
     assert_agrees,
     assert_equal_trees,
     assert_moved,
@@ -183,10 +184,9 @@ def follow_scheduler(model, graft, make_scheduler, lr=0.1, metric=None):
     seen = []
     for step in range(7):
         group = opt.param_groups[0]
-        seen.append((float(group["lr"]), group["momentum"]))
-        reference.step(
-            numpy_of(gradients(model, step)), lr=float(group["lr"]), momentum=group["momentum"]
-        )
+        lr, momentum = float(group["lr"]), float(group["momentum"])
+        seen.append((lr, momentum))
+        reference.step(numpy_of(gradients(model, step)), lr=lr, momentum=momentum)
         take_steps(model, opt, [step])
         scheduler.step(*([] if metric is None else [metric]))
     assert_agrees(model, reference)
@@ -210,8 +210,13 @@ def test_reduce_on_plateau_changes_the_learning_rate(device):
     assert seen[-1][0] < 0.1
 
 
-def one_cycle(opt):
-    return schedulers.OneCycleLR(opt, 0.3, total_steps=8, cycle_momentum=True)
+def one_cycle(opt, number=float):
+    limits = {"base_momentum": number(0.85), "max_momentum": number(0.95)}
+    return schedulers.OneCycleLR(opt, 0.3, total_steps=8, **limits)
+
+
+def wide(number):
+    return torch.tensor(number, dtype=torch.float64)
 
 
 BLOCK_KINDS = {
@@ -230,6 +235,44 @@ def test_a_scheduler_may_change_the_momentum(device, kind, graft):
     model = BLOCK_KINDS[kind]().to(device, torch.float64)
     seen = follow_scheduler(model, graft, one_cycle)
     assert len({momentum for _, momentum in seen}) > 2
+
+
+@GRAFTS
+@pytest.mark.parametrize("kind", BLOCK_KINDS)
+def test_a_scheduler_may_set_the_momentum_to_a_tensor(device, kind, graft):
+    """It does if its limits are tensors."""
+    torch.manual_seed(0)
+    model = BLOCK_KINDS[kind]().to(device, torch.float64)
+    seen = follow_scheduler(model, graft, lambda opt: one_cycle(opt, wide))
+    assert len({momentum for _, momentum in seen}) > 2
+
+
+@GRAFTS
+def test_a_momentum_may_be_written_in_place(device, graft):
+    model, other = network(device), network(device)
+    number = torch.tensor(0.5)
+    opt = MBF(model, momentum=number, graft=graft, **SCHEDULE)
+    told = MBF(other, momentum=0.5, graft=graft, **SCHEDULE)
+    take_steps(model, opt, range(3))
+    take_steps(other, told, range(3))
+    number.fill_(0.25)
+    told.param_groups[0]["momentum"] = 0.25
+    take_steps(model, opt, range(3, 6))
+    take_steps(other, told, range(3, 6))
+    assert_same_bits(values(model), values(other))
+
+
+def test_a_momentum_written_in_place_is_checked(device):
+    model, number = network(device), torch.tensor(0.5)
+    opt = MBF(model, momentum=number)
+    take_steps(model, opt, range(2))
+    before, state = values(model), snapshot(opt)["state"]
+    number.fill_(1.0)
+    with pytest.raises(ValueError, match=r"group 0: momentum: expected a number in \[0, 1\)"):
+        take_steps(model, opt, [2])
+    number.fill_(0.5)
+    assert_same_bits(values(model), before)
+    assert_equal_trees(snapshot(opt)["state"], state)
 
 
 @GRAFTS
