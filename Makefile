@@ -16,8 +16,8 @@ export MBF_PTXCPU ?= $(abspath $(wildcard ../shared/tools/ptxcpu))
 FOREIGN := $(PYTHON) -m tests.cpp.foreign_isa
 FASHION := /usr/share/datasets/fashion-mnist
 
-.PHONY: help demo images test fuzz load numerics sanitize sanitize-quick foreign-isa packages matrix bench cubin cuda-import lint format \
-	build clean
+.PHONY: help demo images test fuzz load numerics torch-tests sanitize sanitize-quick foreign-isa packages matrix bench \
+	cubin cuda-import lint format build clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -49,6 +49,9 @@ images:  # Fashion-MNIST from Debian's package; without it the demo uses scikit-
 
 test: $(BUILT)  ## run all tests, on all cores (WORKERS=0: in one process; DEVICE=cuda: on a GPU)
 	$(BIN)/python -m pytest --device $(DEVICE) -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+
+torch-tests: $(BUILT)  ## run torch's own optimizer tests with MBF (TORCH_TESTS=folder: the test/ of torch's sources, same release)
+	$(BIN)/python -m tests.torch_suite "$(TORCH_TESTS)"
 
 fuzz: $(BUILT)  ## random uses of the optimizer and calls of the operators (SEQUENCES=, CALLS=, SEED=; ONLY=optimizer or operators)
 ifneq ($(ONLY),operators)

@@ -1,0 +1,1 @@
+"""torch's own tests of optimizers and schedulers, run with MBF."""
