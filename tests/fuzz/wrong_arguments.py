@@ -78,8 +78,10 @@ def spoilt_value(call, value):
         choice = rng.randrange(4)
         if choice == 0 and new:
             place = rng.randrange(len(new))
-            near = [new[place] + 1, new[place] + 1, new[place] - 1]  # just beyond a limit
-            new[place] = rng.choice([*INTS, *near] if isinstance(new[0], int) else FLOATS)
+            at = new[place]
+            # Just beyond a limit, more often than anything else.
+            near = [at + 1, at + 1, at - 1] if isinstance(at, int) else []
+            new[place] = rng.choice([*INTS, *near] if isinstance(at, int) else FLOATS)
         elif choice == 1:
             new = new[:-1]
         elif choice == 2:

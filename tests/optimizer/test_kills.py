@@ -14,7 +14,7 @@ from tests.support.networks import classifier, image_batches
 from tests.support.optimizer_checks import assert_same_bits, values
 
 KILLS = 20
-STEPS = 40
+STEPS = 70
 LOSS = nn.CrossEntropyLoss()
 CONFIGURATIONS = {
     "bare": {"lr": 1e-3},
@@ -68,10 +68,11 @@ def test_a_killed_run_ends_with_the_same_bits(tmp_path, name):
     path = tmp_path / "run.pt"
     kills = 0
     while True:
-        # Slower than it has to be, so that twenty kills fit into the run.
-        child = fork.Process(target=train, args=(path, options, 0.05))
+        # At most two or three steps in each life, so that all kills fit into the run.
+        last = kills == KILLS
+        child = fork.Process(target=train, args=(path, options, 0.0 if last else 0.2))
         child.start()
-        child.join(timeout=moments.uniform(0.02, 0.4) if kills < KILLS else 300)
+        child.join(timeout=300 if last else moments.uniform(0.02, 0.4))
         if child.exitcode is not None:
             assert child.exitcode == 0
             break
