@@ -109,6 +109,11 @@ def check_target_norms(values: object, refresh: bool, tensors: int) -> Tensor:
     return _other_target_norms(values, refresh, tensors)
 
 
+def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
+    if tensor.device != device:
+        raise ValueError(f"{name}: expected a tensor on {device}, got one on {tensor.device}")
+
+
 def is_plain_float64(values: Tensor) -> bool:
     """A vector that can be handed on as it is."""
     return values.dtype == torch.float64 and values.dim() == 1 and not values.requires_grad

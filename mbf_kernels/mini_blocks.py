@@ -427,6 +427,8 @@ class MiniBlocks:
         if target_norms is None and not refresh:
             return None
         checked = checks.check_target_norms(target_norms, refresh, len(self.block_counts))
+        if refresh:
+            checks.check_device("target_norms", checked, self.device)
         if refresh or (checks.is_plain_float64(checked) and checked.device == self.device):
             return checked
         return checked.detach().to(self.device, torch.float64).reshape(-1)

@@ -117,12 +117,20 @@ def test_an_invalid_part_is_refused(scene, part):
 
 
 def test_target_norms_that_cannot_be_refreshed_are_refused(scene):
-    for bad in (torch.zeros(1, dtype=torch.float64), torch.zeros(2), None):
+    elsewhere = torch.zeros(2, dtype=torch.float64, device="meta")
+    for bad in (torch.zeros(1, dtype=torch.float64), torch.zeros(2), None, elsewhere):
         scene.refuses(
             (TypeError, ValueError),
             "target_norms: expected",
             lambda s, bad=bad: s.step(target_norms=bad, refresh_target_norms=True),
         )
+
+
+@pytest.mark.parametrize("flag", ["relative_damping", "debias"])
+def test_a_flag_that_is_neither_true_nor_false_is_refused(scene, flag):
+    scene.refuses(
+        RuntimeError, "Boolean value", lambda s: s.step(**{flag: torch.tensor([True, False])})
+    )
 
 
 def test_an_empty_gradient_does_not_count_as_missing(scene):

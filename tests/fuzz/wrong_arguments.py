@@ -142,7 +142,7 @@ def spoilt_tensor(call, name, value):
     way = call.rng.choice(list(WAYS))
     try:
         return WAYS[way](call, name, value), way
-    except (RuntimeError, ValueError, IndexError, TypeError):
+    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError):
         return None, f"None, since {way} does not apply"
 
 
