@@ -43,10 +43,12 @@ def follow(layers: Sequence[Layer], before: Sequence[Tensor], now: Sequence[Tens
         elif weight is None:
             if bias is not None:
                 followed.append(layer_by_shape(f"bias of {layer.name}", bias))
-        elif bias is None or bias.shape == weight.shape[:1]:
-            followed.append(replace(layer, weight=weight, bias=bias))
         else:
-            followed += divide(replace(layer, weight=weight, bias=bias))
+            # Into how many groups another number of channels is cut, the parameter does not show.
+            groups = layer.groups if weight.shape == layer.weight.shape else 1
+            layer = replace(layer, weight=weight, bias=bias, groups=groups)
+            fits = bias is None or bias.shape == weight.shape[:1]
+            followed += [layer] if fits else divide(layer)
     known = {id(p) for layer in followed for p in layer.parameters}
     for i, param in enumerate(now):
         if id(param) not in known:

@@ -154,6 +154,21 @@ def test_a_grown_embedding_keeps_its_kind(device):
     assert opt.state[model["norm"].weight]["step"] == 4
 
 
+@pytest.mark.parametrize("name", ["depthwise", "transposed"])
+@pytest.mark.parametrize("conv", ["kernel", "average", "filter"])
+def test_a_grouped_convolution_may_grow(device, name, conv):
+    """The number of groups of another number of channels is not known: it counts as one."""
+    model = network(device)
+    opt = MBF(model, conv=conv, **SCHEDULE)
+    take_steps(model, opt, range(2))
+    params = opt.param_groups[0]["params"]
+    place = next(i for i, p in enumerate(params) if p is model[name].weight)
+    shape = (model[name].weight.shape[0] + 1, *model[name].weight.shape[1:])
+    model[name].weight = params[place] = nn.Parameter(torch.ones(shape, device=device))
+    take_steps(model, opt, range(2, 5))
+    assert opt.state[model[name].weight]["step"] == 3
+
+
 @GRAFTS
 def test_a_removed_parameter_stays_and_its_state_too(device, graft):
     model = network(device)
