@@ -92,6 +92,9 @@ class LiveState:
 
     def __init__(self) -> None:
         self.groups: list[GroupState] = []
+        self._forget_shown()
+
+    def _forget_shown(self) -> None:
         # What ``opt.state`` showed when it was last in line with the engines.
         self._entries: list[Any] = []
         self._own: list[dict[str, Any]] = []
@@ -103,8 +106,8 @@ class LiveState:
         return {"groups": self.groups}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc]
         self.groups = kept["groups"]
+        self._forget_shown()
 
     def add_group(self, group: ParamGroup, layers: Sequence[Layer]) -> None:
         self.groups.append(GroupState(group, layers, OptionWatch()))

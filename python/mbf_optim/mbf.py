@@ -385,7 +385,7 @@ class MBF(torch.optim.Optimizer):
 
         hook = self.register_state_dict_post_hook(give, prepend=True)
         try:
-            self.state = self._live.exported(live)  # type: ignore[assignment]
+            self.state = self._live.exported(live)  # type: ignore[assignment]  # a dict will do
             return super().state_dict()
         finally:
             self.state = live
