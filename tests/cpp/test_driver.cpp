@@ -119,7 +119,9 @@ class Check {
         error[i * d_ + j] = sum;
       }
     }
-    const Wide rounding = job_.inverse_format == Format::BFloat16 ? unit_of(Format::BFloat16) : 0;
+    // In bfloat16 the diagonal is raised by (d - 1) u at most, and rounded up by another 2 u.
+    const Wide rounding =
+        job_.inverse_format == Format::BFloat16 ? (d_ + 2) * unit_of(Format::BFloat16) : 0;
     const Wide bound = (8 * (d_ + 1) * kUnit + rounding) * norm(a) * norm(p);
     CHECK(norm(error) <= bound, "%s d=%d tensor %d block %d: ||A P - I|| = %Lg > %Lg", what_, d_,
           int(t), int(b), norm(error), bound);
