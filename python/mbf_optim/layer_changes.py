@@ -16,11 +16,17 @@ from .checkpoints import States
 from .layers import Layer, layer_by_shape
 
 
-def follow(layers: Sequence[Layer], before: Sequence[Tensor], now: Sequence[Tensor]) -> list[Layer]:
+def follow(
+    layers: Sequence[Layer],
+    before: Sequence[Tensor],
+    now: Sequence[Tensor],
+    gone: Sequence[Layer] = (),
+) -> list[Layer]:
     """The layers of a parameter group whose list of parameters was edited.
 
     A parameter in the place of one that is gone takes over its role, if it has as many dimensions.
-    Any other new parameter is told by its shape. Layers whose parameters are all still there stay
+    One that comes back has the role it had in ``gone``, without its joined bias. Any other new
+    parameter is told by its shape. Layers whose parameters are all still there stay
     the same objects.
     """
     old, new = {id(p) for p in before}, {id(p) for p in now}
@@ -53,7 +59,8 @@ def follow(layers: Sequence[Layer], before: Sequence[Tensor], now: Sequence[Tens
     for i, param in enumerate(now):
         if id(param) not in known:
             known.add(id(param))
-            followed.append(layer_by_shape(f"parameter {i}", param))
+            roles = [replace(layer, bias=None) for layer in gone if layer.weight is param]
+            followed.append(roles[0] if roles else layer_by_shape(f"parameter {i}", param))
     return followed
 
 

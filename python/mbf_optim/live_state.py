@@ -50,6 +50,7 @@ class GroupState:
         self.options = options
         self.engines: list[Engine] = []
         self.waiting = self.params  # parameters without state
+        self.gone: list[Layer] = []  # that lost their weight from the group, should it come back
 
     def is_current(self, group: ParamGroup) -> bool:
         params = group["params"]
@@ -61,8 +62,12 @@ class GroupState:
 
     def following(self, group: ParamGroup) -> GroupState:
         """The same for a group whose list of parameters may have been edited; without engines."""
-        layers = follow(self.layers, self.params, group["params"])
-        return GroupState(group, layers, self.options)
+        layers = follow(self.layers, self.params, group["params"], self.gone)
+        following = GroupState(group, layers, self.options)
+        here = {id(p) for p in group["params"]}
+        lost = [layer for layer in self.layers if id(layer.weight) not in here]
+        following.gone = [x for x in self.gone if id(x.weight) not in here] + lost
+        return following
 
     def make_engines(
         self, saved: States, wanted: Callable[[Tensor], bool], present: Sequence[Engine]

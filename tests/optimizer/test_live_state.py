@@ -201,6 +201,22 @@ def test_a_parameter_that_comes_back_goes_on_with_its_state(device):
     assert opt.state[model[1].weight]["step"] == 4
 
 
+@pytest.mark.parametrize("name", ["depthwise", "transposed", "embedding"])
+def test_a_parameter_that_comes_back_has_its_role_again(device, name):
+    """Its shape alone would not tell the groups of a convolution, or an embedding."""
+    model = network(device)
+    opt = MBF(model, conv="filter", **SCHEDULE)
+    take_steps(model, opt, range(2))
+    params, weight = opt.param_groups[0]["params"], model[name].weight
+    shapes = {key: value.shape for key, value in opt.state[weight].items()}
+    params[:] = [p for p in params if p is not weight]
+    take_steps(model, opt, range(2, 4))
+    params.append(weight)
+    take_steps(model, opt, range(4, 5))
+    assert {key: value.shape for key, value in opt.state[weight].items()} == shapes
+    assert opt.state[weight]["step"] == 3
+
+
 def test_an_appended_parameter_moves(device):
     model = simple(device)
     opt = MBF(model, **SCHEDULE)
