@@ -20,14 +20,14 @@ def follow(
     layers: Sequence[Layer],
     before: Sequence[Tensor],
     now: Sequence[Tensor],
-    gone: Sequence[Layer] = (),
+    elsewhere: Sequence[Layer] = (),
 ) -> list[Layer]:
     """The layers of a parameter group whose list of parameters was edited.
 
     A parameter in the place of one that is gone takes over its role, if it has as many dimensions.
-    One that comes back has the role it had in ``gone``, without its joined bias. Any other new
-    parameter is told by its shape. Layers whose parameters are all still there stay
-    the same objects.
+    One that comes from ``elsewhere``, another group or an earlier list, keeps the role it had
+    there. Any other new parameter is told by its shape. Layers whose parameters are all still
+    there stay the same objects.
     """
     old, new = {id(p) for p in before}, {id(p) for p in now}
     successors = {
@@ -56,12 +56,25 @@ def follow(
             fits = bias is None or bias.shape == weight.shape[:1]
             followed += [layer] if fits else divide(layer)
     known = {id(p) for layer in followed for p in layer.parameters}
-    for i, param in enumerate(now):
-        if id(param) not in known:
-            known.add(id(param))
-            roles = [replace(layer, bias=None) for layer in gone if layer.weight is param]
-            followed.append(roles[0] if roles else layer_by_shape(f"parameter {i}", param))
-    return followed
+    told = [layer_by_shape(f"parameter {i}", p) for i, p in enumerate(now) if id(p) not in known]
+    return followed + as_elsewhere(told, elsewhere)
+
+
+def as_elsewhere(layers: Sequence[Layer], elsewhere: Sequence[Layer]) -> list[Layer]:
+    """``layers``, with single parameters in the roles that they had ``elsewhere``.
+
+    A weight and a bias that were joined there are joined again if both are here.
+    """
+    single = {id(layer.weight): layer for layer in layers if layer.bias is None}
+    taken: set[int] = set()
+    kept = []
+    for role in elsewhere:
+        if id(role.weight) in single.keys() - taken:
+            bias = role.bias if role.bias is not None and id(role.bias) in single else None
+            role = replace(role, name=single[id(role.weight)].name, bias=bias)
+            taken |= {id(p) for p in role.parameters}
+            kept.append(role)
+    return [layer for layer in layers if id(layer.weight) not in taken] + kept
 
 
 def divide(layer: Layer) -> list[Layer]:

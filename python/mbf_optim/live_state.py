@@ -19,8 +19,8 @@ from torch import Tensor
 
 from .checkpoints import OWN_NAMES, States, not_ours
 from .engine import Engine
-from .layer_changes import as_saved, follow, is_same
-from .layers import Layer, layers_of_tensors
+from .layer_changes import as_elsewhere, as_saved, follow, is_same
+from .layers import Layer
 from .make_engines import assign_turns, is_elementwise, make_engines
 from .options import OptionWatch, ParamGroup
 
@@ -50,7 +50,6 @@ class GroupState:
         self.options = options
         self.engines: list[Engine] = []
         self.waiting = self.params  # parameters without state
-        self.gone: list[Layer] = []  # that lost their weight from the group, should it come back
 
     def is_current(self, group: ParamGroup) -> bool:
         params = group["params"]
@@ -60,14 +59,10 @@ class GroupState:
             and all(map(is_, params, self.params))
         )
 
-    def following(self, group: ParamGroup) -> GroupState:
+    def following(self, group: ParamGroup, elsewhere: Sequence[Layer]) -> GroupState:
         """The same for a group whose list of parameters may have been edited; without engines."""
-        layers = follow(self.layers, self.params, group["params"], self.gone)
-        following = GroupState(group, layers, self.options)
-        here = {id(p) for p in group["params"]}
-        lost = [layer for layer in self.layers if id(layer.weight) not in here]
-        following.gone = [x for x in self.gone if id(x.weight) not in here] + lost
-        return following
+        layers = follow(self.layers, self.params, group["params"], elsewhere)
+        return GroupState(group, layers, self.options)
 
     def make_engines(
         self, saved: States, wanted: Callable[[Tensor], bool], present: Sequence[Engine]
@@ -97,6 +92,7 @@ class LiveState:
 
     def __init__(self) -> None:
         self.groups: list[GroupState] = []
+        self.gone: list[Layer] = []  # whose weight is in no group but has state: it may come back
         self._forget_shown()
 
     def _forget_shown(self) -> None:
@@ -108,14 +104,19 @@ class LiveState:
 
     def __getstate__(self) -> dict[str, Any]:
         # The rest are views of what the engines hold; ``show`` makes them again.
-        return {"groups": self.groups}
+        return {"groups": self.groups, "gone": self.gone}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
-        self.groups = kept["groups"]
+        self.groups, self.gone = kept["groups"], kept["gone"]
         self._forget_shown()
 
     def add_group(self, group: ParamGroup, layers: Sequence[Layer]) -> None:
+        layers = as_elsewhere(layers, self._roles())
         self.groups.append(GroupState(group, layers, OptionWatch()))
+
+    def _roles(self) -> list[Layer]:
+        """What is known of the parameters of all groups, and of those that have left them."""
+        return [layer for own in self.groups for layer in own.layers] + self.gone
 
     @property
     def engines(self) -> list[Engine]:
@@ -217,15 +218,16 @@ class LiveState:
         Args:
             present: engines that may be taken as they are, since their state is that of ``saved``.
         """
-        made = []
+        made, roles = [], self._roles()
         for i, group in enumerate(groups):
             known = [own for own in self.groups if own.group is group]
             # torch's load_state_dict brings new dicts, with the same list of parameters.
             known += [own for own in self.groups if own.group["params"] is group["params"]]
             if known:
-                made.append(known[0].following(group))
+                made.append(known[0].following(group, roles))
             else:
-                made.append(GroupState(group, layers_of_tensors(group["params"]), OptionWatch()))
+                layers = follow([], [], group["params"], roles)
+                made.append(GroupState(group, layers, OptionWatch()))
                 made[-1].options.check(i, group, has_state=False)
         for own in made:
             own.make_engines(saved, wanted, present)
@@ -247,6 +249,7 @@ class LiveState:
             for param, entry in engine.export_of(left).items():
                 state[param].update(entry)
         alone = left & {p for layer in self._joined() for p in layer.parameters}
+        gone = [role for role in self._roles() if id(role.weight) not in stays]
         self.groups = groups
         live = {
             id(p) for engine in self.engines for layer in engine.layers for p in layer.parameters
@@ -254,6 +257,7 @@ class LiveState:
         # What has no state any more shows none. What was joined to another keeps none.
         for param in (*alone, *(p for own in groups for p in own.params if id(p) not in live)):
             _forget(state, param)
+        self.gone = [role for role in gone if role.weight in state]
         self.show(state)
 
     def show(self, state: State) -> None:

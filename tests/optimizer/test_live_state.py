@@ -201,8 +201,10 @@ def test_a_parameter_that_comes_back_goes_on_with_its_state(device):
     assert opt.state[model[1].weight]["step"] == 4
 
 
+@pytest.mark.parametrize("where", ["same group", "other group", "group by hand", "new group"])
+@pytest.mark.parametrize("steps_between", [0, 2])
 @pytest.mark.parametrize("name", ["depthwise", "transposed", "embedding"])
-def test_a_parameter_that_comes_back_has_its_role_again(device, name):
+def test_a_parameter_that_comes_back_has_its_role_again(device, name, steps_between, where):
     """Its shape alone would not tell the groups of a convolution, or an embedding."""
     model = network(device)
     opt = MBF(model, conv="filter", **SCHEDULE)
@@ -210,8 +212,16 @@ def test_a_parameter_that_comes_back_has_its_role_again(device, name):
     params, weight = opt.param_groups[0]["params"], model[name].weight
     shapes = {key: value.shape for key, value in opt.state[weight].items()}
     params[:] = [p for p in params if p is not weight]
-    take_steps(model, opt, range(2, 4))
-    params.append(weight)
+    take_steps(model, opt, range(2, 2 + steps_between))
+    if where == "same group":
+        params.append(weight)
+    elif where == "other group":
+        opt.add_param_group({"params": nn.Linear(3, 3).to(device)})
+        opt.param_groups[1]["params"].append(weight)
+    elif where == "group by hand":
+        opt.param_groups.append({**opt.param_groups[0], "params": [weight]})
+    else:
+        opt.add_param_group({"params": [("again", weight)]})
     take_steps(model, opt, range(4, 5))
     assert {key: value.shape for key, value in opt.state[weight].items()} == shapes
     assert opt.state[weight]["step"] == 3
