@@ -208,11 +208,13 @@ class Steps(Base):
         self.count("step")
         names = self.first.members()
         gone = {self.pick(names, i) for i in missing}
-        # Now and then a very small or large gradient, or one of zeros. float16 holds no 1e6.
+        # Now and then a very small or large gradient, or one of zeros. float16 holds no 1e6: no
+        # such gradients, nor the long steps of Adam's after small ones if it forgets the others.
         short = any(p.dtype == torch.float16 for p in self.first.params.values())
-        power = 0 if scale < -6 else min(scale, 2) if short else scale
+        power = 0 if scale < -6 else max(-2, min(scale, 2)) if short else scale
+        forgets = any(group["beta"] == 0.0 for group in self.first.opt.param_groups)
         chosen = self.pick(names, zero)
-        scales = {chosen: 10.0**power} if zero % 5 else {chosen: 0.0}
+        scales = {chosen: 10.0**power} if zero % 5 or (short and forgets) else {chosen: 0.0}
         self.take_step(self.gradients(seed, gone, scales), seed)
 
     @rule(
