@@ -98,7 +98,7 @@ def main() -> int:
         good = True
         for kind, package in packages.items():
             print(f"{kind}: installing {package.name} in a fresh environment", flush=True)
-            environment = Environment(folder / kind)
+            environment = Environment(folder / f"{kind}-environment")
             good &= check(kind, package, environment, arguments.workers)
             environment.remove()
         if good:

@@ -25,6 +25,7 @@ from .dense_form import Form, split
 
 _EPSILON = 1e-8
 _LEAST_NORM = 1e-15  # below it squares leave the range of float32
+_LARGEST_FACTOR = 1e30  # beyond it a factor leaves that range
 _LEAST_RELATIVE_DAMPING = 1e-30
 
 
@@ -163,28 +164,43 @@ class DenseState:
             cut = split(product, 0, -1, form.matrices, form.pieces).transpose(2, 3)
             split(self.directions, 3, form.pieces, form.width).copy_(cut)
         if self.target_norms is not None:
-            scale = self.target_norms / _norms(self.directions)
-            scale.nan_to_num_(0.0, 0.0)  # a direction of zero stays zero
-            if scale.dtype == self.directions.dtype:
-                self.directions.mul_(scale)
-            else:
-                self.directions.copy_(self.directions * scale)
+            scale = self.target_norms.double() / _norms(self.directions)
+            self._rescale(scale.nan_to_num_(0.0, 0.0))  # a direction of zero stays zero
+
+    def _rescale(self, scale: Tensor) -> None:
+        """Multiplies the directions of each layer, in float64 where the factor is extreme."""
+        if scale.device.type != "cpu":
+            self.directions.copy_(self.directions * scale)
+            return
+        extreme = ((scale > _LARGEST_FACTOR) & (self.directions.dtype != scale.dtype)).flatten()
+        if extreme.any():
+            self.directions[extreme] = (self.directions[extreme] * scale[extreme]).to(
+                self.directions.dtype
+            )
+            scale = torch.where(extreme.reshape(scale.shape), 1.0, scale)
+        self.directions.mul_(scale.to(self.directions.dtype))
 
 
 def _norms(values: Tensor) -> Tensor:
     """The norm of each layer over its finite rows, so that a bad row does not affect the others.
 
     In float64 where squares would overflow or vanish: while all gradients of a layer were zero, its
-    ``P`` is 1e30 on the diagonal. Reading whether they do costs nothing on a CPU.
+    ``P`` is 1e30 on the diagonal. Reading whether they do costs nothing on a CPU; each layer is
+    looked at by itself, since its norm must not depend on the others.
     """
-    if values.device.type == "cpu":
-        rows = torch.linalg.vector_norm(values, dim=3, keepdim=True)
-        overflow = bool(rows.isinf().any())
-        norms: Tensor = torch.linalg.vector_norm(
-            rows.nan_to_num_(0.0, 0.0), dim=(1, 2, 3), keepdim=True
-        )
-        if not overflow and bool((norms > _LEAST_NORM).all()):
-            return norms
-    rows = torch.linalg.vector_norm(values, dim=3, keepdim=True, dtype=torch.float64)
-    norms = torch.linalg.vector_norm(rows.nan_to_num_(0.0, 0.0), dim=(1, 2, 3), keepdim=True)
+    if values.device.type != "cpu":
+        return _sums_over_rows(torch.linalg.vector_norm(values, dim=3, dtype=torch.float64))
+    rows = torch.linalg.vector_norm(values, dim=3)
+    overflow = rows.isinf().flatten(1).any(dim=1)
+    norms = _sums_over_rows(rows)
+    wide = overflow | (norms.flatten() <= _LEAST_NORM)
+    if wide.any():
+        norms = norms.double()
+        rows = torch.linalg.vector_norm(values[wide], dim=3, dtype=torch.float64)
+        norms[wide] = _sums_over_rows(rows)
     return norms
+
+
+def _sums_over_rows(row_norms: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(row_norms.nan_to_num_(0.0, 0.0), dim=(1, 2))
+    return norms.reshape(-1, 1, 1, 1)

@@ -100,7 +100,8 @@ class LayerBounds:
 def _cancelled(before, after):
     """How much larger the terms of the new momentum are than their sum."""
     new = after["momentum_buffer"].double().norm().item()
-    old = before["momentum_buffer"].double().norm().item() if before else 0.0
+    # The entry before may have held nothing but what a user kept there.
+    old = before["momentum_buffer"].double().norm().item() if "momentum_buffer" in before else 0.0
     return (old + new) / new if new else 1.0
 
 

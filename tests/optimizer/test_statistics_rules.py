@@ -7,7 +7,13 @@ import torch
 from torch import nn
 
 from mbf_optim import MBF
-from tests.support.networks import classifier, image_batches, network, set_gradients
+from tests.support.networks import (
+    classifier,
+    gradients,
+    image_batches,
+    network,
+    set_gradients,
+)
 from tests.support.optimizer_checks import GRAFTS, assert_same_bits, snapshot, values
 
 LOSS = nn.CrossEntropyLoss()
@@ -113,19 +119,42 @@ def test_a_layer_without_a_curvature_gradient_takes_that_of_the_step():
 
 @pytest.mark.parametrize("name", ["conv.weight", "norm.weight", "first.bias", "large.bias"])
 @pytest.mark.parametrize("conv", ["kernel", "filter"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
 @GRAFTS
-def test_a_nan_in_one_layer_leaves_all_others_bit_identical(backend, name, conv, graft):
+def test_a_bad_gradient_in_one_layer_leaves_all_others_bit_identical(
+    backend, name, conv, value, graft
+):
     results = []
     for bad in (False, True):
         model = network()
         opt = MBF(model, conv=conv, graft=graft, stats_every=2, inverse_every=3, lr=0.01)
         for step in range(6):
-            grads = {n: torch.full_like(p, 0.1 + step) for n, p in model.named_parameters()}
+            grads = gradients(model, step)
             if bad and step == 2:
-                grads[name].view(-1)[0] = math.nan
+                grads[name].view(-1)[0] = value
             set_gradients(model, grads)
             opt.step()
         results.append(values(model))
     layer = name.split(".")[0]
     for clean, other in ((v, results[1][n]) for n, v in results[0].items() if layer not in n):
         assert torch.equal(clean, other)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
+@GRAFTS
+def test_nor_layers_of_the_same_form(backend, value, graft):
+    """They share an engine, where norms are taken of all layers at once."""
+    results = []
+    for bad in (False, True):
+        torch.manual_seed(0)
+        model = nn.ModuleDict({name: nn.Linear(4, 3) for name in ("first", "second")})
+        opt = MBF(model, graft=graft, stats_every=2, inverse_every=3, lr=0.01)
+        for step in range(6):
+            grads = gradients(model, step)
+            if bad and step == 2:
+                grads["first.weight"].view(-1)[0] = value
+            set_gradients(model, grads)
+            opt.step()
+        results.append(values(model))
+    for name in ("second.weight", "second.bias"):
+        assert torch.equal(results[0][name], results[1][name])
