@@ -54,26 +54,37 @@ BASE_FLAGS = [
     "-fno-math-errno",
 ]
 # Each instruction set has a translation unit of its own: no other code is compiled with its flags.
+# The name of an instruction set is the end of the names of its files.
+AVX2_FLAGS = ["-mavx2", "-mfma", "-mf16c"]
 ISA_FLAGS = {
-    "cpu/isa_baseline.cpp": [],
-    "cpu/isa_avx2.cpp": ["-mavx2", "-mfma", "-mf16c"],
-    "cpu/isa_avx2_wide.cpp": ["-mavx2", "-mfma", "-mf16c"],
-    "cpu/isa_avx512.cpp": [
-        *("-mavx2", "-mfma", "-mf16c"),
+    "baseline": [],
+    "avx2": AVX2_FLAGS,
+    "avx2_wide": AVX2_FLAGS,
+    "avx512": [
+        *AVX2_FLAGS,
         *("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl"),
         "-mprefer-vector-width=512",
     ],
 }
-PORTABLE_ISAS = ["cpu/isa_baseline.cpp"]
+PORTABLE_ISAS = ["baseline"]
+KERNEL_SOURCES = ["cpu/isa_{}.cpp", "cpu/shared_{}.cpp"]
 TORCH_SOURCES = [
     "torch/cpu_operators.cpp",
     "torch/call.cpp",
+    "torch/shared_call.cpp",
     "torch/schemas.cpp",
     "torch/tensor_checks.cpp",
+    "torch/formats.cpp",
     "torch/block_views.cpp",
+    "torch/row_views.cpp",
     "torch/memory_map.cpp",
 ]
-PLAIN_SOURCES = ["cpu/isa.cpp", "cpu/driver.cpp", "cpu/page_protection.cpp"]
+PLAIN_SOURCES = [
+    "cpu/isa.cpp",
+    "cpu/driver.cpp",
+    "cpu/shared_driver.cpp",
+    "cpu/page_protection.cpp",
+]
 
 CUDA_ARCHITECTURES = ("75", "80", "86", "89", "90", "100", "120")
 CUDA_FLAGS = [
@@ -328,11 +339,15 @@ class NinjaBuild(build_ext):
         ]
         cuda = find_cuda(torch)
         names = ",".join(f"sm_{a}" for a in cuda.architectures) if cuda else ""
-        isa_sources = list(ISA_FLAGS) if IS_X86 else PORTABLE_ISAS
+        isas = list(ISA_FLAGS) if IS_X86 else PORTABLE_ISAS
         built_for = f"'-DMBF_CUDA_ARCHITECTURES=\"{names}\"'"
         # The slowest first, so that all cores are busy to the end.
         units = [
-            *(Unit(source, BASE_FLAGS + ISA_FLAGS[source]) for source in isa_sources),
+            *(
+                Unit(source.format(isa), BASE_FLAGS + ISA_FLAGS[isa])
+                for source in KERNEL_SOURCES
+                for isa in isas
+            ),
             *(Unit(source, BASE_FLAGS + torch_flags) for source in TORCH_SOURCES),
             *(Unit(source, BASE_FLAGS) for source in PLAIN_SOURCES),
             Unit("torch/module.cpp", [*BASE_FLAGS, *torch_flags, built_for]),

@@ -108,7 +108,7 @@ int64_t last_level_cache_bytes() {
 }
 
 void run(const TileJob& given, ParallelFor parallel_for) {
-  const EntryPoints& kernels = current_kernels().of(given.float64);
+  const EntryPoints& kernels = current_kernels().own.of(given.float64);
   const auto run_tiles = [&](const TilePass& pass, TileRange range) {
     if (range.empty()) return;
     parallel_for(range.first, range.last, grain_tiles(block_work(pass.job)),
@@ -157,7 +157,7 @@ void run(const TileJob& given, ParallelFor parallel_for) {
 }
 
 void run(const DenseJob& job, ParallelFor parallel_for) {
-  const EntryPoints& kernels = current_kernels().of(job.float64);
+  const EntryPoints& kernels = current_kernels().own.of(job.float64);
   const int64_t d = job.block_size;
   const int64_t groups = (job.count + kTileBlocks - 1) / kTileBlocks;
   if (groups == 0) return;

@@ -16,7 +16,7 @@ struct Level {
 const std::vector<Level>& levels() {
   static const std::vector<Level> all = [] {
     std::vector<Level> list;
-    list.push_back({baseline_kernels(), true, true});
+    list.push_back({{"baseline", baseline_kernels(), baseline_shared_kernels()}, true, true});
 #if defined(__x86_64__)
     __builtin_cpu_init();
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -24,9 +24,9 @@ const std::vector<Level>& levels() {
     const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512vl");
-    list.push_back({avx2_wide_kernels(), avx2, false});
-    list.push_back({avx2_kernels(), avx2, true});
-    list.push_back({avx512_kernels(), avx512, true});
+    list.push_back({{"avx2x16", avx2_wide_kernels(), avx2_wide_shared_kernels()}, avx2, false});
+    list.push_back({{"avx2", avx2_kernels(), avx2_shared_kernels()}, avx2, true});
+    list.push_back({{"avx512", avx512_kernels(), avx512_shared_kernels()}, avx512, true});
 #endif
     return list;
   }();

@@ -1,11 +1,11 @@
 // AVX2 + FMA + F16C, 8 float lanes.
-#include "isa.h"
 #include "tile_kernels.h"
+#include "tile_pass.h"
 
 namespace mbf {
 
-KernelSet avx2_kernels() {
-  return {"avx2", entry_points<Lanes<float, 8>>(), entry_points<Lanes<double, 4>>()};
+Precisions<EntryPoints> avx2_kernels() {
+  return {entry_points<Lanes<float, 8>>(), entry_points<Lanes<double, 4>>()};
 }
 
 }  // namespace mbf

@@ -1,11 +1,11 @@
 // AVX-512 F, DQ, BW and VL, 16 float lanes.
-#include "isa.h"
 #include "tile_kernels.h"
+#include "tile_pass.h"
 
 namespace mbf {
 
-KernelSet avx512_kernels() {
-  return {"avx512", entry_points<Lanes<float, 16>>(), entry_points<Lanes<double, 8>>()};
+Precisions<EntryPoints> avx512_kernels() {
+  return {entry_points<Lanes<float, 16>>(), entry_points<Lanes<double, 8>>()};
 }
 
 }  // namespace mbf

@@ -10,9 +10,9 @@
 #include "../core/bfloat16_inverse.h"
 #include "../core/spd_inverse.h"
 #include "element_formats.h"
-#include "isa.h"
 #include "lanes.h"
 #include "streaming.h"
+#include "tile_pass.h"
 #include "transpose.h"
 
 namespace mbf {

@@ -16,11 +16,11 @@
 #include "../core/symmetric_product.h"
 #include "../job.h"
 #include "element_formats.h"
-#include "isa.h"
 #include "lanes.h"
 #include "natural_memory.h"
 #include "streaming.h"
 #include "tile_inverse.h"
+#include "tile_pass.h"
 #include "transpose.h"
 
 namespace mbf {

@@ -4,11 +4,13 @@
 #include <vector>
 
 #include "../job.h"
-#include "tensor_checks.h"
+#include "formats.h"
 
 namespace mbf {
 
-size_t format_bytes(Format format);
+// The stride that walks dimensions first .. last - 1 in order, or -1 if no single stride does. The
+// strides of dimensions of size one do not matter.
+int64_t joint_stride(const int64_t* sizes, const int64_t* strides, int64_t first, int64_t last);
 
 // Views of the tensors of one argument: tensor i has blocks[i] blocks, in one of the `allowed`
 // formats. The dispatcher has made sure that no tensor is sparse. Where tensors may be absent, an

@@ -10,13 +10,6 @@ constexpr ScalarType kFloat = ScalarType::Float;
 constexpr ScalarType kDouble = ScalarType::Double;
 constexpr ScalarType kBFloat16 = ScalarType::BFloat16;
 
-// float64 statistics serve float64 tensors, float32 statistics all others.
-const std::vector<Format>& natural_formats(bool float64) {
-  static const std::vector<Format> wide{Format::Float64};
-  static const std::vector<Format> narrow{Format::Float32, Format::BFloat16, Format::Float16};
-  return float64 ? wide : narrow;
-}
-
 int64_t triangle_elements(int64_t d) { return d * (d + 1) / 2; }
 
 void check_served(const char* name, ScalarType type, const Place& place) {
@@ -46,6 +39,15 @@ ScalarType stats_dtype(const char* name, const Tensor& tensor, const Place& plac
   }
   check_served(name, type, place);
   return type;
+}
+
+StepScalars<double> step_scalars(const std::vector<double>& values) {
+  if (values.size() != kStepScalars) {
+    fail("scalars: expected ", kStepScalars, " values, got ", values.size());
+  }
+  StepScalars<double> scalars;
+  std::memcpy(&scalars, values.data(), sizeof scalars);
+  return scalars;
 }
 
 int64_t matrix_size(const Tensor& matrices, const Place& place) {
@@ -172,10 +174,7 @@ void Call::set_grads(const TensorList& tensors, const std::vector<Format>& allow
 // All parameters have one format. Gradients and momenta have that one or that of the statistics.
 void Call::set_step(const TensorList& params, const TensorList& grads, const TensorList& momenta,
                     const std::vector<double>& scalars) {
-  if (scalars.size() != kStepScalars) {
-    fail("scalars: expected ", kStepScalars, " values, got ", scalars.size());
-  }
-  std::memcpy(&job_.scalars, scalars.data(), sizeof job_.scalars);
+  job_.scalars = step_scalars(scalars);
   memory_.reserve(3 * params.size() + 8);
   params_ = views("params", params, natural_formats(job_.float64), false);
   std::vector<Format> either{job_.float64 ? Format::Float64 : Format::Float32};

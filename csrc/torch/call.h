@@ -57,6 +57,9 @@ class Call {
 // The dtype of statistics or dense matrices: float32, or float64 where the kernels serve it.
 ScalarType stats_dtype(const char* name, const Tensor& tensor, const Place& place);
 
+// The scalars of a step from the values of an argument.
+StepScalars<double> step_scalars(const std::vector<double>& values);
+
 // The size d of square matrices (..., d, d), if the kernels serve it.
 int64_t matrix_size(const Tensor& matrices, const Place& place);
 

@@ -39,18 +39,26 @@ int64_t last_offset(const Tensor& tensor) {
 void MemoryMap::add(const char* list, const TensorList& tensors,
                     const std::vector<BlockView>& views, bool written) {
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const int64_t numel = views[i].data == nullptr ? 0 : tensors[i].numel();
-    if (numel == 0) continue;
-    const Name name{list, static_cast<int64_t>(i)};
-    const bool contiguous = views[i].contiguous;
-    if (written && !contiguous && overlaps_itself(tensors[i])) {
-      fail(name, ": several of its numbers share memory (an expanded tensor?)");
-    }
-    const int64_t count = contiguous ? numel : last_offset(tensors[i]) + 1;
-    const auto begin = reinterpret_cast<uintptr_t>(views[i].data);
-    const size_t bytes = count * format_bytes(views[i].format);
-    ranges_.push_back({begin, begin + bytes, name, written});
+    if (views[i].data == nullptr) continue;
+    const size_t bytes = format_bytes(views[i].format);
+    add({list, static_cast<int64_t>(i)}, tensors[i], views[i].contiguous, bytes, written);
   }
+}
+
+void MemoryMap::add(Name name, const Tensor& tensor, bool written) {
+  add(name, tensor, tensor.is_contiguous(), tensor.element_size(), written);
+}
+
+void MemoryMap::add(Name name, const Tensor& tensor, bool contiguous, size_t element_bytes,
+                    bool written) {
+  const int64_t numel = tensor.numel();
+  if (numel == 0) return;
+  if (written && !contiguous && overlaps_itself(tensor)) {
+    fail(name, ": several of its numbers share memory (an expanded tensor?)");
+  }
+  const int64_t count = contiguous ? numel : last_offset(tensor) + 1;
+  const auto begin = reinterpret_cast<uintptr_t>(tensor.data_ptr());
+  ranges_.push_back({begin, begin + count * element_bytes, name, written});
 }
 
 void MemoryMap::add(const char* name, const Tensor& tensor, bool written) {

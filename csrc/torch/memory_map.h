@@ -16,6 +16,8 @@ class MemoryMap {
   void add(const char* list, const TensorList& tensors, const std::vector<BlockView>& views,
            bool written);
   void add(const char* name, const Tensor& tensor, bool written);
+  // A tensor of any strides.
+  void add(Name name, const Tensor& tensor, bool written);
   void check(const Place& place);
 
  private:
@@ -24,6 +26,7 @@ class MemoryMap {
     Name name;
     bool written;
   };
+  void add(Name name, const Tensor& tensor, bool contiguous, size_t element_bytes, bool written);
   void check_writable() const;
 
   std::vector<Range> ranges_;

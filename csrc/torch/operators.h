@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "call.h"
+#include "shared_call.h"
 
 namespace mbf {
 
@@ -93,6 +94,37 @@ void fused_step_(const TensorList& params, const TensorList& grads, const Tensor
   call.set_targets(target_norms, refresh_targets, directions, norms);
   call.set_controls(controls);
   Device::run(call.checked(), call.place(), stats);
+}
+
+template <class Device>
+void shared_update_(const Tensor& stats, const Tensor& weights, const Tensor& left_out,
+                    const TensorList& grads, const TensorList& squares, const Tensor& layout,
+                    const std::vector<int64_t>& blocks, double beta) {
+  SharedCall call(Device::place(stats), layout);
+  call.set_stats(stats, weights, left_out);
+  call.set_update(grads, squares, blocks, beta);
+  Device::run(call.checked_update(), call.place(), stats);
+}
+
+// With check_only nothing is done, so that an update before the step can be left undone too.
+template <class Device>
+void shared_step_(const TensorList& params, const TensorList& grads, const TensorList& momenta,
+                  const Tensor& inverse, const Tensor& layout, const std::vector<double>& scalars,
+                  const TensorList& squares, std::optional<Tensor> weights,
+                  std::optional<Tensor> target_norms, bool refresh_targets,
+                  std::optional<Tensor> directions, bool check_only) {
+  SharedCall call(Device::place(inverse), layout);
+  call.set_inverse(inverse);
+  call.set_step(params, grads, momenta, scalars);
+  call.set_targets(target_norms, refresh_targets, squares, weights, directions);
+  const SharedStep& job = call.checked_step();
+  if (!check_only) Device::run(job, call.place(), inverse);
+}
+
+template <class Device, class Library>
+void implement_shared_operators(Library& m) {
+  m.impl("shared_update_", TORCH_BOX(&shared_update_<Device>));
+  m.impl("shared_step_", TORCH_BOX(&shared_step_<Device>));
 }
 
 // For the body of STABLE_TORCH_LIBRARY_IMPL.

@@ -24,4 +24,14 @@ STABLE_TORCH_LIBRARY(mbf_kernels, m) {
       "float[] scalars, int[] update, float beta, int[] invert, Tensor damping, bool relative, "
       "bool debias, Tensor(g!)? target_norms=None, bool refresh_targets=False, "
       "Tensor(h!)? directions=None, Tensor(i!)? norms=None, Tensor? controls=None) -> ()");
+  // Blocks that rows share. `layout` is int64 [layers, 6] on the host (see RowLayout in
+  // row_views.h); lists have the weight of each layer, followed by its bias if one is joined.
+  m.def(
+      "shared_update_(Tensor(a!) stats, Tensor(b!) weights, Tensor(c!) left_out, Tensor[] grads, "
+      "Tensor(d!)[] squares, Tensor layout, int[] blocks, float beta) -> ()");
+  m.def(
+      "shared_step_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momenta, Tensor inverse, "
+      "Tensor layout, float[] scalars, Tensor[] squares, Tensor? weights=None, "
+      "Tensor(c!)? target_norms=None, bool refresh_targets=False, "
+      "Tensor(d!)? directions=None, bool check_only=False) -> ()");
 }

@@ -13,27 +13,13 @@
 #include "../../csrc/cpu/driver.h"
 #include "../../csrc/cpu/isa.h"
 #include "driver_scene.h"
+#include "parallel.h"
 #include "report.h"
 
 namespace {
 
 using mbf::TileJob;
 using mbf::TileRange;
-using Body = std::function<void(int64_t, int64_t)>;
-
-void serial(int64_t begin, int64_t end, int64_t, const Body& body) { body(begin, end); }
-
-// Three threads, however little work there is.
-void threaded(int64_t begin, int64_t end, int64_t, const Body& body) {
-  constexpr int kThreads = 3;
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kThreads; ++i) {
-    const int64_t first = begin + (end - begin) * i / kThreads;
-    const int64_t last = begin + (end - begin) * (i + 1) / kThreads;
-    if (first < last) threads.emplace_back([&body, first, last] { body(first, last); });
-  }
-  for (auto& thread : threads) thread.join();
-}
 
 Wide norm(const std::vector<Wide>& x) {
   Wide sum = 0;
@@ -287,7 +273,7 @@ void test_streamed(int d) {
   pass.job.inverse = guarded.data() + kGuard;
   pass.stream_inverse = true;
   threaded(0, all.last, 1, [&](int64_t first, int64_t last) {
-    mbf::current_kernels().of(pass.job.float64).run_tiles(pass, first, last);
+    mbf::current_kernels().own.of(pass.job.float64).run_tiles(pass, first, last);
   });
   CHECK(guards_are(0xa5), "streamed d=%d: written outside the inverses", d);
   std::memcpy(scene.inverse.data(), guarded.data() + kGuard, scene.inverse.size());
@@ -378,8 +364,11 @@ void test_size(int d) {
 
 }  // namespace
 
+void test_shared_driver();
+
 int main() {
   test_concurrent_callers();
+  test_shared_driver();
   // Every size whose loops may be expanded, and sizes around the widths of lanes and panels.
   for (int d : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 17, 31, 33, 64}) {
     test_size<float>(d);

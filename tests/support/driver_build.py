@@ -49,7 +49,10 @@ class Program:
         units = [
             (CSRC / "cpu" / f"isa_{self.level}.cpp", [*self.flags, *self.isa_flags]),
             (TESTS / "cpp" / "test_driver.cpp", ["-O2"]),
+            (TESTS / "cpp" / "test_shared_driver.cpp", ["-O2"]),
+            (CSRC / "cpu" / f"shared_{self.level}.cpp", [*self.flags, *self.isa_flags]),
             (CSRC / "cpu" / "driver.cpp", self.flags),
+            (CSRC / "cpu" / "shared_driver.cpp", self.flags),
             (TESTS / "cpp" / "one_level.cpp", [*self.flags, f"-DMBF_LEVEL={self.level}"]),
         ]
         return [
