@@ -1,9 +1,11 @@
 """Fused kernels for many small symmetric positive definite blocks.
 
 ``spd_inverse`` inverts ordinary batched matrices. ``MiniBlocks`` keeps the Fisher blocks of many
-tensors and takes preconditioned steps with them. ``backends`` lists the implementations and says
+tensors and takes preconditioned steps with them; ``SharedBlocks`` does so for blocks that the rows
+of a weight share. ``backends`` lists the implementations and says
 which of them can be used here, ``use_backend`` chooses one, and ``build_info`` describes the
-compiled extension. ``MAX_FUSED_BLOCK`` is the largest block size that the fused kernels serve.
+compiled extension. ``MAX_FUSED_BLOCK`` and ``MAX_FUSED_SHARED_BLOCK`` are the
+largest block sizes that the fused kernels serve.
 """
 
 from __future__ import annotations
@@ -15,15 +17,21 @@ from .errors import TensorError
 from .layout import MAX_SMALL_BLOCK as MAX_FUSED_BLOCK
 from .linalg import spd_inverse
 from .mini_blocks import MiniBlocks
+from .rows import MAX_FUSED_SHARED_BLOCK, RowForm, Rows
+from .shared_blocks import SharedBlocks
 
 __version__ = "0.1.0"
 
 # `backends` is the function from here on; the package of that name was imported above.
 __all__ = [
     "MAX_FUSED_BLOCK",
+    "MAX_FUSED_SHARED_BLOCK",
     "Availability",
     "BuildInfo",
     "MiniBlocks",
+    "RowForm",
+    "Rows",
+    "SharedBlocks",
     "TensorError",
     "backends",
     "build_info",

@@ -20,7 +20,8 @@ from .extension import EXTENSION
 from .layout import TileLayout
 from .options import StepScalars
 
-PARAM_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+SHORT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+PARAM_DTYPES = (*SHORT_DTYPES, torch.float64)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -53,12 +54,12 @@ def _check_tensor(
     return tensor
 
 
-def check_block_size(block_size: object) -> int:
-    if isinstance(block_size, bool) or not isinstance(block_size, int):
-        raise TypeError(f"block_size: expected an int, got {type(block_size).__name__}")
-    if block_size < 1:
-        raise ValueError(f"block_size: expected 1 or more, got {block_size}")
-    return block_size
+def check_count(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}: expected an int, got {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"{name}: expected 1 or more, got {value}")
+    return value
 
 
 def check_inverse_dtype(dtype: object, double: bool) -> None:
@@ -139,6 +140,12 @@ def check_per_tensor(name: str, count: int, tensors: int) -> None:
         raise ValueError(f"{name}: expected 1 or {tensors} values, got {count}")
 
 
+def check_layers(tensors: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> None:
+    """The tensors that shared blocks are made for."""
+    for i, tensor in enumerate(tensors):
+        _check_tensor("layers", i, tensor, tensors[0].device if i else None, dtypes)
+
+
 def check_params(params: Sequence[Tensor], block_size: int) -> None:
     """The tensors that blocks are made for: one dtype, one device, whole blocks."""
     for i, param in enumerate(params):
@@ -172,6 +179,26 @@ def check_list(
         wanted = counts[i] * layout.block_size
         if tensor.numel() != wanted:
             raise TensorValueError(name, i, f": expected {wanted} numbers, got {tensor.numel()}")
+
+
+def check_shapes(
+    name: str,
+    tensors: Sequence[Tensor | None],
+    shapes: Sequence[tuple[int, ...]],
+    device: torch.device,
+    dtypes: Sequence[torch.dtype],
+    may_be_absent: bool = False,
+) -> None:
+    """Compares a list argument with the shapes that blocks were made for."""
+    if len(tensors) != len(shapes):
+        raise ValueError(f"{name}: expected {len(shapes)} tensors, got {len(tensors)}")
+    for i, (entry, shape) in enumerate(zip(tensors, shapes, strict=True)):
+        if entry is None and may_be_absent:
+            continue
+        tensor = _check_tensor(name, i, entry, device, dtypes)
+        if tuple(tensor.shape) != shape:
+            text = f": expected shape {shape}, got {tuple(tensor.shape)}"
+            raise TensorValueError(name, i, text)
 
 
 def _addresses(tensor: Tensor) -> tuple[int, int]:

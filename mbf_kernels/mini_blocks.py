@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +12,7 @@ from . import checks
 from .backends.backend import Backend
 from .backends.registry import backend_for
 from .block_view import block_view
+from .calls import TensorLists, run_checked
 from .layout import TileLayout
 from .options import (
     NO_BUFFERS,
@@ -29,9 +28,6 @@ from .state import BlockState
 # The blocks that an operation covers: all (True), none (False), all or none as a tensor with one
 # value says, or (i, n), the i-th of n equal parts.
 Part = bool | Tensor | tuple[int, int]
-
-# Lists with one entry per parameter; the gradients are the first list.
-TensorLists = Sequence[Sequence[Any]]
 
 
 class MiniBlocks:
@@ -75,7 +71,7 @@ class MiniBlocks:
         inverse_dtype: torch.dtype = torch.float32,
     ) -> None:
         params = list(params)
-        block_size = checks.check_block_size(block_size)
+        block_size = checks.check_count("block_size", block_size)
         checks.check_params(params, block_size)
         param_dtype = params[0].dtype if params else torch.float32
         double = param_dtype == torch.float64
@@ -354,46 +350,10 @@ class MiniBlocks:
         check: Callable[[], None],
         fits: bool = True,
     ) -> None:
-        """Calls ``run(*lists)``; a wrong argument raises before anything is written.
+        run_checked(backend, lists, run, check, self._walkable, fits)
 
-        A backend that checks its own arguments runs at once. If it refuses them, ``check`` raises
-        an exception that says why, or some tensors need copies. Such a backend does not know which
-        dtypes the blocks were made for: ``fits`` says whether the tensors have them.
-        """
-        if not (backend.checks_arguments and fits):
-            check()
-            return self._run_on_copies(self._walkable(lists), lists, run)
-        try:
-            run(*lists)
-        except (RuntimeError, TypeError):
-            check()
-            copies = self._walkable(lists)
-            if all(a is b for a, b in zip(chain(*copies), chain(*lists), strict=True)):
-                raise
-            self._run_on_copies(copies, lists, run)
-
-    def _walkable(self, lists: TensorLists) -> TensorLists:
-        """The lists, with contiguous copies of the tensors that have no :class:`BlockView`."""
-
-        def walkable(tensor: Tensor | None) -> Tensor | None:
-            if tensor is None or block_view(tensor, self.block_size) is not None:
-                return tensor
-            return tensor.detach().contiguous()
-
-        return [[walkable(tensor) for tensor in tensors] for tensors in lists]
-
-    @staticmethod
-    @torch.no_grad()
-    def _run_on_copies(copies: TensorLists, lists: TensorLists, run: Callable[..., None]) -> None:
-        """Runs on copies, and copies the results back where there is a gradient.
-
-        Gradients, the first list, are only read.
-        """
-        run(*copies)
-        for written, originals in zip(copies[1:], lists[1:], strict=True):
-            for copy, original, grad in zip(written, originals, lists[0], strict=True):
-                if copy is not original and grad is not None:
-                    original.copy_(copy)
+    def _walkable(self, tensor: Tensor) -> bool:
+        return block_view(tensor, self.block_size) is not None
 
     def _damping_values(self, damping: float | Tensor) -> Tensor:
         """float64 ``[1]`` or ``[parameters]``: a float on the host, a tensor on the device."""

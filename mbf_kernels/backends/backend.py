@@ -11,6 +11,8 @@ from torch import Tensor
 
 from ..layout import TileLayout
 from ..options import Buffers, Inversion, StepOptions, Update
+from ..rows import RowForm
+from ..shared_state import SharedState
 from ..state import BlockState
 
 
@@ -45,6 +47,7 @@ class Backend(ABC):
     checks_arguments = False
     serves_large_blocks = False  # those above MAX_SMALL_BLOCK
     serves_float64 = False  # statistics in float64
+    max_shared_block: int | None = 0  # the widest piece of rows it serves; None: any
 
     @abstractmethod
     def availability(self) -> Availability:
@@ -83,6 +86,49 @@ class Backend(ABC):
         buffers: Buffers,
     ) -> None:
         """Updates, inverts and steps the tensors that have a gradient; the others stay as is."""
+
+    # --- blocks that rows share, for backends with a max_shared_block ---------------------------
+
+    def shared_directions(self, forms: Sequence[RowForm]) -> int:
+        """The elements that a rescaled step needs for its directions."""
+        return sum(form.direction_elements for form in forms)
+
+    def shared_update_(
+        self,
+        state: SharedState,
+        grads: Sequence[Tensor | None],
+        squares: Sequence[Tensor],
+        update: Update,
+    ) -> None:
+        """Updates the statistics and second moments of layers that have a gradient."""
+        raise NotImplementedError
+
+    def check_shared_step(
+        self,
+        state: SharedState,
+        params: list[Tensor],
+        grads: Sequence[Tensor | None],
+        momenta: list[Tensor],
+        squares: Sequence[Tensor],
+        options: StepOptions,
+        directions: Tensor | None,
+    ) -> None:
+        """Raises if a backend that checks its own arguments would refuse these."""
+        if self.checks_arguments:
+            raise NotImplementedError
+
+    def shared_step_(
+        self,
+        state: SharedState,
+        params: list[Tensor],
+        grads: Sequence[Tensor | None],
+        momenta: list[Tensor],
+        squares: Sequence[Tensor],
+        options: StepOptions,
+        directions: Tensor | None,
+    ) -> None:
+        """Steps the layers that have a gradient."""
+        raise NotImplementedError
 
 
 def mark_written(*lists: list[Tensor]) -> None:

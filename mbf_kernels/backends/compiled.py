@@ -18,6 +18,8 @@ from torch import Tensor
 from ..extension import EXTENSION, WHY_MISSING
 from ..layout import TileLayout
 from ..options import Buffers, Inversion, StepOptions, Update
+from ..rows import MAX_FUSED_SHARED_BLOCK, RowForm
+from ..shared_state import SharedState
 from ..state import BlockState
 from .backend import Availability, Backend, mark_written
 
@@ -52,6 +54,7 @@ class Compiled(Backend):
         self.name = name
         self.devices = (name,)
         self.serves_float64 = name == "cpu"
+        self.max_shared_block = MAX_FUSED_SHARED_BLOCK if name == "cpu" else 0
 
     def availability(self) -> Availability:
         if EXTENSION is None:
@@ -161,6 +164,78 @@ class Compiled(Backend):
     ) -> None:
         _check_one_device(*params, *grads, *momenta, stats, tallies, inverse, info)
 
+    # --- blocks that rows share -----------------------------------------------------------------
+
+    def shared_directions(self, forms: Sequence[RowForm]) -> int:
+        """On a CPU those of a few whole layers, which take both passes together."""
+        sizes = [form.direction_elements for form in forms]
+        return min(sum(sizes), max(*sizes, ROUND_BYTES // 4)) if sizes else 0
+
+    def shared_update_(
+        self,
+        state: SharedState,
+        grads: Sequence[Tensor | None],
+        squares: Sequence[Tensor],
+        update: Update,
+    ) -> None:
+        mark_written(list(squares))
+        torch.ops.mbf_kernels.shared_update_(
+            state.stats, state.weights, state.left_out, _with_absent(grads, state), squares,
+            state.table, update.tiles, update.beta,
+        )  # fmt: skip
+
+    @staticmethod
+    @_fake("shared_update_")
+    def _shared_update_fake(
+        stats: Tensor, weights: Tensor, left_out: Tensor, grads: list[Tensor], *_: object
+    ) -> None:
+        _check_one_device(stats, weights, left_out, *grads)
+
+    def shared_step_(
+        self,
+        state: SharedState,
+        params: list[Tensor],
+        grads: Sequence[Tensor | None],
+        momenta: list[Tensor],
+        squares: Sequence[Tensor],
+        options: StepOptions,
+        directions: Tensor | None,
+    ) -> None:
+        mark_written(params, momenta)
+        scalars, target_norms, refresh, _ = options
+        torch.ops.mbf_kernels.shared_step_(
+            params, _with_absent(grads, state), momenta, state.inverse, state.table, scalars,
+            squares if refresh else [], state.weights if refresh else None, target_norms, refresh,
+            directions,
+        )  # fmt: skip
+
+    def check_shared_step(
+        self,
+        state: SharedState,
+        params: list[Tensor],
+        grads: Sequence[Tensor | None],
+        momenta: list[Tensor],
+        squares: Sequence[Tensor],
+        options: StepOptions,
+        directions: Tensor | None,
+    ) -> None:
+        scalars, target_norms, refresh, _ = options
+        torch.ops.mbf_kernels.shared_step_(
+            params, _with_absent(grads, state), momenta, state.inverse, state.table, scalars,
+            squares, state.weights, target_norms, refresh, directions, check_only=True,
+        )  # fmt: skip
+
+    @staticmethod
+    @_fake("shared_step_")
+    def _shared_step_fake(
+        params: list[Tensor],
+        grads: list[Tensor],
+        momenta: list[Tensor],
+        inverse: Tensor,
+        *_: object,
+    ) -> None:
+        _check_one_device(*params, *grads, *momenta, inverse)
+
 
 def _cpu(extension: ModuleType) -> Availability:
     return Availability(True, f"instruction set {extension.current_isa()}")
@@ -179,7 +254,7 @@ def _cuda(extension: ModuleType) -> Availability:
     return Availability(True, f"built for {built}")
 
 
-def _with_absent(grads: Sequence[Tensor | None], state: BlockState) -> list[Tensor]:
+def _with_absent(grads: Sequence[Tensor | None], state: BlockState | SharedState) -> list[Tensor]:
     """The gradients as operators take them: torch's stable ABI has no None in a list.
 
     An empty bool tensor stands for a missing gradient.

@@ -14,7 +14,10 @@ from torch import Tensor
 from ..layout import Span, diagonal_places, to_dense, to_packed
 from ..options import Buffers, Inversion, StepOptions, TileRange, Update
 from ..rounding import inverse_limit, rounded_inverses
+from ..rows import RowForm
+from ..shared_state import SharedState
 from ..state import BlockState
+from . import shared_reference
 from .backend import Availability, Backend
 
 # Takes (N, d, d) matrices; returns their inverses and info.
@@ -142,6 +145,7 @@ class Reference(Backend):
     devices = None
     serves_large_blocks = True
     serves_float64 = True
+    max_shared_block = None
 
     def __init__(self, name: str, dense_inverse: DenseInverse) -> None:
         self.name = name
@@ -214,6 +218,30 @@ class Reference(Backend):
         self.update_(state, grads, update)
         self._invert(state, inversion, _spans(state, inversion.tiles, grads))
         _step(state, params, grads, momenta, options)
+
+    def shared_directions(self, forms: Sequence[RowForm]) -> int:
+        return 0
+
+    def shared_update_(
+        self,
+        state: SharedState,
+        grads: Sequence[Tensor | None],
+        squares: Sequence[Tensor],
+        update: Update,
+    ) -> None:
+        shared_reference.update_(state, grads, squares, update)
+
+    def shared_step_(
+        self,
+        state: SharedState,
+        params: list[Tensor],
+        grads: Sequence[Tensor | None],
+        momenta: list[Tensor],
+        squares: Sequence[Tensor],
+        options: StepOptions,
+        directions: Tensor | None,
+    ) -> None:
+        shared_reference.step_(state, params, grads, momenta, squares, options)
 
 
 def _step(

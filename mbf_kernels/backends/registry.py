@@ -118,6 +118,17 @@ def backend_for(device: torch.device, block_size: int, dtype: torch.dtype) -> Ba
     return backend
 
 
+def shared_backend_for(device: torch.device, width: int, dtype: torch.dtype) -> Backend:
+    """The backend that serves pieces of rows of up to this width; plain torch serves the rest."""
+    backend = BACKENDS[resolve(device)]
+    most = backend.max_shared_block
+    if most is not None and (
+        width > most or (dtype == torch.float64 and not backend.serves_float64)
+    ):
+        return TORCH
+    return backend
+
+
 def _for_float64(name: str) -> Backend:
     """Plain torch instead of a backend that was not asked for by name."""
     if _forced.get() or _of_environment():

@@ -7,6 +7,8 @@ import torch
 import mbf_kernels as mk
 from mbf_kernels.layout import TileLayout
 from mbf_kernels.options import StepScalars
+from mbf_kernels.rows import RowForm
+from mbf_kernels.shared_state import SharedState
 from tests.support.operator_arguments import TILE, operator_arguments, registered_operators
 
 
@@ -24,6 +26,8 @@ WRITTEN = {
     "step_": {"params", "momenta"} | BUFFERS,
     "fused_step_": {"params", "momenta", "stats", "tallies", "inverse", "info", "target_norms"}
     | BUFFERS,
+    "shared_update_": {"stats", "weights", "left_out", "squares"},
+    "shared_step_": {"params", "momenta", "target_norms", "directions"},
 }
 
 
@@ -59,6 +63,25 @@ def test_opcheck_spd_inverse(shape, dtype):
 def test_opcheck_of_in_place_operators(name, kind):
     arguments = operator_arguments(name, **kind)
     torch.library.opcheck(operator(name), tuple(arguments.values()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("targets", [False, True])
+def test_opcheck_of_shared_operators(dtype, targets):
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    rows = [mk.Rows(torch.randn(5, 9), torch.randn(5)), mk.Rows(torch.randn(4, 2, 3, 3))]
+    state = SharedState.allocate([RowForm.of(r, 8) for r in rows], wide, torch.device("cpu"))
+    shapes = [(5, 9), (5,), (4, 2, 3, 3)]
+    params, grads = ([torch.randn(s).to(dtype) for s in shapes] for _ in range(2))
+    momenta, squares = ([torch.rand(s, dtype=wide) for s in shapes] for _ in range(2))
+    own = (state.stats, state.weights, state.left_out)
+    update = (*own, grads, squares, state.table, [0, 2], 0.9)
+    torch.library.opcheck(operator("shared_update_"), update)
+    step = [params, grads, momenta, state.inverse, state.table, [0.1, 0.9, 0.0, 1.0], squares]
+    if targets:
+        norms = torch.ones(2, dtype=torch.float64)
+        step += [state.weights, norms, True, torch.zeros(200, dtype=wide)]
+    torch.library.opcheck(operator("shared_step_"), tuple(step))
 
 
 def test_every_operator_is_checked_here():

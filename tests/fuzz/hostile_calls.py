@@ -16,7 +16,7 @@ from mbf_kernels.layout import TileLayout, to_packed
 from mbf_kernels.options import NO_BUFFERS, Inversion, StepOptions, StepScalars, Update
 from mbf_kernels.state import BlockState
 from tests.fuzz.guarded import Guarded
-from tests.fuzz.wrong_arguments import spoil
+from tests.fuzz.wrong_arguments import INTS, spoil
 
 # What each call writes.
 BUFFERS = {"directions", "norms"}
@@ -35,13 +35,56 @@ class ProblemError(AssertionError):
     """A stray write, a value that is wrong, or a valid call that was refused."""
 
 
-class Call:
+class GuardedCall:
     """The arguments of one call, all between guards."""
+
+    api = False  # whether it goes through a class of the public API
 
     def __init__(self, seed):
         self.rng = random.Random(seed)
         self.generator = torch.Generator().manual_seed(seed)
         self.guards = []  # (name of the argument, Guarded)
+
+    def guard(self, name, values, strides=None, align=1, read_only=False):
+        place = self.rng.choice(["start", "middle", "end"])
+        made = Guarded(values, strides, place, align, read_only)
+        self.guards.append((name, made))
+        return made.tensor
+
+    def draw(self, *shape):
+        return torch.randn(shape, generator=self.generator, dtype=torch.float64)
+
+    def run(self):
+        """Makes the call; returns "succeeded" or the name of the exception. Raises ProblemError."""
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            expected = self._expected() if self.valid else None
+            outcome, text, self.result = "succeeded", "", None
+            try:
+                self.result = self._through_api() if self.api else self._through_operator()
+            except Exception as error:
+                outcome, text = type(error).__name__, str(error)
+            for name, guarded in self.guards:
+                may = outcome == "succeeded" and name in self._written()
+                if stray := guarded.stray_writes(may):
+                    raise ProblemError(
+                        f"{stray} bytes of or around {name} were written ({outcome})"
+                    )
+            if self.valid:
+                if outcome != "succeeded":
+                    raise ProblemError(f"a valid call was refused: {outcome}: {text}")
+                self._compare(expected)
+        return outcome
+
+    def _through_operator(self):
+        return getattr(torch.ops.mbf_kernels, self.name)(**self.arguments)
+
+
+class Call(GuardedCall):
+    """A call on blocks with matrices of their own."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
         rng = self.rng
         self.api = rng.random() < 0.3
         self.name = rng.choice([*WRITTEN, "fused_step_"])
@@ -65,15 +108,6 @@ class Call:
         self.changes = [] if self.valid else spoil(self)
 
     # --- memory ---------------------------------------------------------------------------------
-
-    def guard(self, name, values, strides=None, align=1, read_only=False):
-        place = self.rng.choice(["start", "middle", "end"])
-        made = Guarded(values, strides, place, align, read_only)
-        self.guards.append((name, made))
-        return made.tensor
-
-    def draw(self, *shape):
-        return torch.randn(shape, generator=self.generator, dtype=torch.float64)
 
     def natural(self, name, count, dtype):
         """A tensor of ``count`` blocks that the kernels can walk, in some form."""
@@ -150,6 +184,30 @@ class Call:
         }  # fmt: skip
         return arguments[self.name]()
 
+    def spoilt_layout(self):
+        """A wrong layout, and how it is wrong."""
+        rng = self.rng
+        table = self.layout.table.clone()
+        choice = rng.randrange(6)
+        if choice == 0:
+            place = rng.randrange(table.numel())
+            table.view(-1)[place] = rng.choice(
+                [*INTS, int(table.view(-1)[place]) + rng.choice([-1, 1])]
+            )
+        elif choice == 1:
+            # Counts whose sums leave 64 bits and come back to the tiles there are.
+            tiles = int(table[0, -1])
+            table = torch.tensor([[0, 2**63 - 1, tiles], [2**63 - 1, 64, 0]])
+        elif choice == 2:
+            table = table[:, : rng.randrange(table.shape[1] + 1)]
+        elif choice == 3:
+            table = torch.cat([table, table[:, -1:]], 1)
+        elif choice == 4:
+            table = table.flip(rng.randrange(2))
+        else:
+            table[1, 0] += rng.choice([-17, -16, -1, 1, 16, 17])
+        return self.guard("layout", table.contiguous()), f"{table.tolist()}"
+
     def _dense(self):
         d, count = self.d, self.rng.choice([0, 1, 5, 17])
         v = self.draw(count, d) / d**0.5
@@ -172,28 +230,6 @@ class Call:
 
     # --- the call -------------------------------------------------------------------------------
 
-    def run(self):
-        """Makes the call; returns "succeeded" or the name of the exception. Raises ProblemError."""
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            expected = self._expected() if self.valid else None
-            outcome, text, self.result = "succeeded", "", None
-            try:
-                self.result = self._through_api() if self.api else self._through_operator()
-            except Exception as error:
-                outcome, text = type(error).__name__, str(error)
-            for name, guarded in self.guards:
-                may = outcome == "succeeded" and name in self._written()
-                if stray := guarded.stray_writes(may):
-                    raise ProblemError(
-                        f"{stray} bytes of or around {name} were written ({outcome})"
-                    )
-            if self.valid:
-                if outcome != "succeeded":
-                    raise ProblemError(f"a valid call was refused: {outcome}: {text}")
-                self._compare(expected)
-        return outcome
-
     def _written(self):
         """The arguments that a call may write."""
         written, a = WRITTEN[self.name], self.arguments
@@ -203,9 +239,6 @@ class Call:
             if has_memory(damping) and has_memory(norms) and same_memory(damping, norms):
                 written = written | {"damping"}
         return written
-
-    def _through_operator(self):
-        return getattr(torch.ops.mbf_kernels, self.name)(**self.arguments)
 
     def _through_api(self):
         """The same arguments, through MiniBlocks whose state lies between guards."""

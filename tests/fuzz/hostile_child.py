@@ -11,15 +11,16 @@ import traceback
 import torch
 
 from tests.fuzz.hostile_calls import Call, ProblemError
+from tests.fuzz.hostile_shared_calls import SharedCall
 
 
 def outcome_of(seed):
     """The outcome of the call of a seed, and a text if it is a problem."""
-    call = Call(seed)
+    call = SharedCall(seed) if seed % 4 == 0 else Call(seed)
     try:
         return call.run(), ""
     except ProblemError as problem:
-        where = "MiniBlocks" if call.api else "operator"
+        where = "public API" if call.api else "operator"
         text = f"{where} {call.name} on {call.backend}, d={call.d}, {call.counts}, {call.dtype}"
         return "problem", f"{problem}; {text}; {call.changes}"
 

@@ -59,10 +59,10 @@ def spoil(call):
         name = rng.choice(names)
         value = call.arguments[name]
         if name == "layout" and rng.random() < 0.8:
-            new, how = spoilt_layout(call)
+            new, how = call.spoilt_layout()
         elif isinstance(value, torch.Tensor):
             new, how = spoilt_tensor(call, name, value)
-        elif isinstance(value, list) and name in ("params", "grads", "momenta"):
+        elif isinstance(value, list) and name in ("params", "grads", "momenta", "squares"):
             new, how = spoilt_list(call, name, value)
         else:
             new, how = spoilt_value(call, value)
@@ -95,30 +95,6 @@ def spoilt_value(call, value):
     else:
         new = rng.choice([*FLOATS, "half", None, torch.ones(2), 2**70])
     return new, f"{value!r} -> {new!r}"
-
-
-def spoilt_layout(call):
-    rng = call.rng
-    table = call.layout.table.clone()
-    choice = rng.randrange(6)
-    if choice == 0:
-        place = rng.randrange(table.numel())
-        table.view(-1)[place] = rng.choice(
-            [*INTS, int(table.view(-1)[place]) + rng.choice([-1, 1])]
-        )
-    elif choice == 1:
-        # Counts whose sums leave 64 bits and come back to the tiles there are.
-        tiles = int(table[0, -1])
-        table = torch.tensor([[0, 2**63 - 1, tiles], [2**63 - 1, 64, 0]])
-    elif choice == 2:
-        table = table[:, : rng.randrange(table.shape[1] + 1)]
-    elif choice == 3:
-        table = torch.cat([table, table[:, -1:]], 1)
-    elif choice == 4:
-        table = table.flip(rng.randrange(2))
-    else:
-        table[1, 0] += rng.choice([-17, -16, -1, 1, 16, 17])
-    return call.guard("layout", table.contiguous()), f"{table.tolist()}"
 
 
 def spoilt_list(call, name, value):
@@ -201,9 +177,12 @@ def shared(call, name, value):
     return other.flatten()[: value.numel()].view(value.shape) if other.is_contiguous() else other
 
 
+STATE = {"stats", "tallies", "inverse", "info", "directions", "norms", "weights", "left_out"}
+
+
 def read_only(call, name, value):
     # The library checks the tensors of users, not its own state, for read-only memory.
-    if name in ("stats", "tallies", "inverse", "info", "directions", "norms"):
+    if name in STATE:
         return other_strides(call, name, value)
     return call.guard(name, value.clone(), read_only=True)
 

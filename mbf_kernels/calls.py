@@ -1,0 +1,66 @@
+"""How a method of a class of blocks calls a backend: checks before writes, copies where needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .backends.backend import Backend
+
+# Lists with one entry per parameter; the gradients are the first list.
+TensorLists = Sequence[Sequence[Any]]
+
+
+def run_checked(
+    backend: Backend,
+    lists: TensorLists,
+    run: Callable[..., None],
+    check: Callable[[], None],
+    walkable: Callable[[Tensor], bool],
+    fits: bool = True,
+) -> None:
+    """Calls ``run(*lists)``; a wrong argument raises before anything is written.
+
+    A backend that checks its own arguments runs at once. If it refuses them, ``check`` raises an
+    exception that says why, or some tensors need copies.
+
+    Args:
+        walkable: whether kernels can walk the memory of a tensor; others are copied.
+        fits: whether the tensors have the dtypes that the blocks were made for, which a backend
+            that checks its own arguments does not know.
+    """
+    if not (backend.checks_arguments and fits):
+        check()
+        _run_on_copies(_copied(lists, walkable), lists, run)
+        return
+    try:
+        run(*lists)
+    except (RuntimeError, TypeError):
+        check()
+        copies = _copied(lists, walkable)
+        if all(a is b for a, b in zip(chain(*copies), chain(*lists), strict=True)):
+            raise
+        _run_on_copies(copies, lists, run)
+
+
+def _copied(lists: TensorLists, walkable: Callable[[Tensor], bool]) -> TensorLists:
+    """The lists, with contiguous copies of the tensors that kernels cannot walk."""
+
+    def usable(tensor: Tensor | None) -> Tensor | None:
+        return tensor if tensor is None or walkable(tensor) else tensor.detach().contiguous()
+
+    return [[usable(tensor) for tensor in tensors] for tensors in lists]
+
+
+@torch.no_grad()
+def _run_on_copies(copies: TensorLists, lists: TensorLists, run: Callable[..., None]) -> None:
+    """Runs on copies, and copies back what changed. Gradients, the first list, are only read."""
+    run(*copies)
+    for written, originals in zip(copies[1:], lists[1:], strict=True):
+        for copy, original in zip(written, originals, strict=True):
+            if copy is not original and not torch.equal(copy, original):
+                original.copy_(copy)
