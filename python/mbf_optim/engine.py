@@ -63,7 +63,6 @@ class Engine(ABC):
         self._shapes = list(map(_shape, self._all_params))
         self._grad_forms = [(shape, torch.strided) for shape in self._shapes]
         self._addresses: list[int] = []  # of the parameters when they were last compared
-        self.assign_turns(0, self.turn_count)
 
     # --- stepping -----------------------------------------------------------------------------
 
@@ -112,18 +111,6 @@ class Engine(ABC):
         # Statistics from other gradients come for all blocks at once: nothing is left to stagger.
         stagger = group["stagger"] and curvature is None
         return schedule_of(group, cohort.warm, stagger).due(cohort.k)
-
-    @property
-    def turn_count(self) -> int:
-        """How many layers are refreshed whole, in turns, when staggering.
-
-        None by default: an engine of small blocks refreshes a part of all of them at every step.
-        """
-        return 0
-
-    def assign_turns(self, first: int, total: int) -> None:
-        """The turns of this engine start at ``first``, of ``total`` turns of all engines."""
-        self._first_turn, self._total_turns = first, total
 
     def _cohorts(self, present: Sequence[bool]) -> Iterator[Cohort]:
         """Groups the layers that are present by their steps; counts a step once it was taken.

@@ -21,7 +21,7 @@ from .checkpoints import OWN_NAMES, States, not_ours
 from .engine import Engine
 from .layer_changes import as_elsewhere, as_saved, follow, is_same
 from .layers import Layer
-from .make_engines import assign_turns, is_elementwise, make_engines
+from .make_engines import is_elementwise, make_engines
 from .options import OptionWatch, ParamGroup
 
 # Torch's ``Optimizer.state``: entries by parameter. Tools may keep more there, under other keys.
@@ -237,7 +237,6 @@ class LiveState:
         for engine in new:
             engine.load(saved)
             engine.inherit(self.engines)
-        assign_turns([engine for own in made for engine in own.engines])
         return made
 
     def replace(self, groups: list[GroupState], state: State) -> None:

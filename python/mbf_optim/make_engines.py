@@ -6,17 +6,22 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+import mbf_kernels as mk
 from mbf_kernels import MAX_FUSED_BLOCK
 
 from .block_engine import BlockEngine
-from .dense_engine import DenseEngine
-from .dense_form import Form
 from .elementwise_engine import ElementwiseEngine
 from .engine import Engine
 from .layer_changes import is_same
 from .layers import Layer
 from .options import ParamGroup
 from .params import check_inverse_dtype
+from .shared_engine import SharedEngine, as_rows
+
+# What the blocks of a layer are: the size of small ones with matrices of their own, "fused" or
+# "wide" ones that rows share, or None if it steps elementwise. Fused and wide ones are apart, since
+# one call serves either.
+Shape = int | str | None
 
 
 def make_engines(
@@ -28,8 +33,8 @@ def make_engines(
         present: engines to take instead of new ones where they have just the layers wanted.
     """
     graft = group["graft"] is not None
-    # Keyed by kind, block size or form (None: elementwise), dtype and device.
-    together: dict[tuple[str, int | Form | None, torch.dtype, torch.device], list[Layer]] = {}
+    # Keyed by kind, shape of the blocks, dtype and device.
+    together: dict[tuple[str, Shape, torch.dtype, torch.device], list[Layer]] = {}
     for layer in layers:
         if all(p.numel() == 0 for p in layer.parameters):
             continue
@@ -48,7 +53,7 @@ def make_engines(
         elif isinstance(shape, int):
             engines.append(BlockEngine(members, kind, shape, group["inverse_dtype"], graft))
         else:
-            engines.append(DenseEngine(members, kind, shape, graft))
+            engines.append(SharedEngine(members, kind, group["max_block"], graft))
     return engines
 
 
@@ -70,27 +75,15 @@ def _is_elementwise(kind: str, graft: bool) -> bool:
     return kind == "adam" or (kind == "diagonal" and graft)
 
 
-def assign_turns(engines: Sequence[Engine]) -> None:
-    """Spreads the layers that take turns evenly over a period, whichever engine they are in."""
-    total = sum(engine.turn_count for engine in engines)
-    first = 0
-    for engine in engines:
-        engine.assign_turns(first, total)
-        first += engine.turn_count
-
-
-def _block_shape(layer: Layer, kind: str, max_block: int | None, graft: bool) -> int | Form | None:
-    """The size of a layer's small blocks, or its form as rows; None if it steps elementwise."""
+def _block_shape(layer: Layer, kind: str, max_block: int | None, graft: bool) -> Shape:
     if _is_elementwise(kind, graft):
         return None
     if kind == "diagonal":
         return 1
-    if kind == "kernel":
-        volume = layer.kernel_volume
-        if volume <= MAX_FUSED_BLOCK:
-            return volume
-        kernels = layer.weight.numel() // volume  # beyond the small-block kernels
-        return Form(kernels, 1, volume, 1, volume, False)
-    form = Form.of(layer, kind, max_block)
-    contiguous_rows = kind == "row" and not form.bias and form.pieces == 1
-    return form.width if contiguous_rows and form.width <= MAX_FUSED_BLOCK else form
+    if kind == "kernel" and layer.kernel_volume <= MAX_FUSED_BLOCK:
+        return layer.kernel_volume
+    width = mk.RowForm.of(as_rows(layer, kind), max_block).width
+    whole_rows = kind == "row" and layer.bias is None and width == layer.weight.shape[1]
+    if whole_rows and width <= MAX_FUSED_BLOCK:
+        return width
+    return "fused" if width <= mk.MAX_FUSED_SHARED_BLOCK else "wide"

@@ -81,10 +81,10 @@ def test_layers_that_had_moved_are_named_if_an_engine_fails(monkeypatch):
     opt = MBF(model, **SCHEDULE)
     take_steps(model, opt, range(1))
 
-    def fail(*args):
+    def fail(*args, **options):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr("mbf_optim.dense_state.DenseState.precondition_", fail)
+    monkeypatch.setattr("mbf_kernels.SharedBlocks.fused_step_", fail)
     with pytest.raises(RuntimeError, match="out of memory; these layers had moved already: conv"):
         take_steps(model, opt, range(1, 2))
 
