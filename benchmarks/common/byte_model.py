@@ -35,6 +35,24 @@ def fused_bytes(d: int, inverse_element_bytes: int = 4) -> int:
     return 2 * triangle_bytes(d) + triangle_bytes(d, inverse_element_bytes) + 5 * 4 * d
 
 
+def shared_step(d: int, rescaled: bool = False) -> int:
+    """A step of a piece of a row whose P is in cache: D read, M, W read and written: ``20 d``.
+
+    Rescaled, directions are written and read once more, or M is read again: ``4 d`` at least.
+    """
+    return (24 if rescaled else 20) * d
+
+
+def shared_update(d: int) -> int:
+    """Statistics that stay in cache, and second moments: D read, v read and written: ``12 d``."""
+    return 12 * d
+
+
+def shared_step_flops(d: int) -> int:
+    """The product of a piece of a row with P."""
+    return 2 * d * d
+
+
 def adamw_bytes(d: int) -> int:
     """Fused AdamW on the ``d`` parameters of a block."""
     return ADAMW_BYTES_PER_PARAMETER * d

@@ -25,6 +25,7 @@ class Kernel(str, Enum):
     FUSED = "fused"  # EMA, inverse and step in one call
     AMORTISED = "amortised"  # the kernels of step + EMA / 10 + inverse / 100
     CALL = "call"  # the overhead of a call with many small tensors
+    SHARED = "shared"  # the kernels for blocks that the rows of a weight share
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,15 @@ def inverse_blocks(d: int) -> int:
     return min(400_000, 13_000_000 // d**2 // 1000 * 1000)
 
 
+SHARED_SIZES = (16, 32, 64, 128)
+SHARED_SIDE = 4096  # of a weight whose four tensors of AdamW are 268 MB
+
+
+def shared(d: int, side: int = SHARED_SIDE) -> Case:
+    """All rows of a square weight in pieces of ``d`` columns."""
+    return Case(Kernel.SHARED, d, side * side // d)
+
+
 def quick() -> list[Case]:
     """A few seconds, to see whether it works and roughly how fast."""
     return [
@@ -53,6 +63,7 @@ def quick() -> list[Case]:
         Case(Kernel.FUSED, 9, 8_000),
         Case(Kernel.AMORTISED, 9, 32_000),
         Case(Kernel.CALL, 9, CALL_TENSORS),
+        shared(16, side=512),
     ]
 
 
@@ -65,6 +76,7 @@ def default() -> list[Case]:
         *(Case(Kernel.FUSED, d, inverse_blocks(d)) for d in (9, 25)),
         Case(Kernel.AMORTISED, 9, streamed_blocks(9)),
         Case(Kernel.CALL, 9, CALL_TENSORS),
+        *(shared(d) for d in (16, 64)),
     ]
 
 
@@ -81,6 +93,7 @@ def full() -> list[Case]:
         Case(Kernel.AMORTISED, 9, streamed_blocks(9)),
         Case(Kernel.AMORTISED, 25, streamed_blocks(25)),
         Case(Kernel.CALL, 9, CALL_TENSORS),
+        *(shared(d) for d in SHARED_SIZES),
         *(
             Case(kernel, 9, blocks, peers=False)
             for kernel in (Kernel.INVERSE, *streamed)

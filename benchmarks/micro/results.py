@@ -77,6 +77,9 @@ class CaseResult:
         """How many times as fast as batched torch; limits do other work and have no speed-up."""
         if self.baseline is None or measurement.role in (Role.COPY, Role.ADAMW):
             return None
+        is_step = measurement.role is not Role.OURS or "step" in measurement.contender
+        if self.case.kernel is Kernel.SHARED and not is_step:  # the baseline is a step
+            return None
         return self.baseline.best / measurement.best
 
     @property
@@ -91,7 +94,9 @@ class CaseResult:
         return self.gbps(measurement) / self.gbps(self.limit) if self.limit else None
 
     def gflops(self, measurement: Measurement) -> float | None:
-        """GF/s of an inverse; None for anything else."""
+        """GF/s of an inverse, or of a step with shared blocks; None for anything else."""
+        if self.case.kernel is Kernel.SHARED and "step" in measurement.contender:
+            return byte_model.shared_step_flops(self.case.d) / self.ns(measurement)
         if self.case.kernel is not Kernel.INVERSE or measurement.role is Role.COPY:
             return None  # a copy computes nothing
         return byte_model.inverse_flops(self.case.d) / self.ns(measurement)

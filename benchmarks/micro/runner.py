@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -11,7 +12,7 @@ from mbf_kernels.extension import EXTENSION
 
 from ..common.problem import Problem
 from ..common.timing import Entrant, Plan, time_interleaved, timer_for
-from . import limits, mkl_compact, ours, torch_contenders
+from . import limits, mkl_compact, ours, shared, torch_contenders
 from .cases import CALL_TENSORS, Case, Kernel
 from .contender import Absent, Contender, Role
 from .results import CaseResult, Measurement
@@ -49,6 +50,8 @@ def _our_contenders(case: Case, problem: Problem) -> list[Contender]:
             return [*both, ours.ema(problem)]
         case Kernel.CALL:
             return [f(problem) for f in (ours.step, ours.fused, ours.ema, ours.inverse)]
+        case _:
+            return []
 
 
 def _other_contenders(case: Case, problem: Problem, with_compile: bool) -> list[Contender | Absent]:
@@ -67,7 +70,7 @@ def _other_contenders(case: Case, problem: Problem, with_compile: bool) -> list[
             return [peers.fused(problem), *(peers.fused(problem, wrap) for wrap in wraps)]
         case Kernel.AMORTISED:
             return [peers.step(problem), peers.ema(problem), peers.inverse(problem)]
-        case Kernel.CALL:
+        case _:
             return []
 
 
@@ -106,9 +109,14 @@ def run_case(
     if EXTENSION is not None and isa:
         EXTENSION.select_isa(isa)
     announce(f"{case}: inputs")
-    tensors = CALL_TENSORS if case.kernel is Kernel.CALL else 1
-    problem = Problem(case.d, case.blocks, device, tensors)
-    everyone = contenders(case, problem, with_compile)
+    everyone: Sequence[Contender | Absent]
+    if case.kernel is Kernel.SHARED:
+        side = math.isqrt(case.blocks * case.d)
+        everyone = shared.contenders(shared.SharedProblem(case.d, side, device), with_compile)
+    else:
+        tensors = CALL_TENSORS if case.kernel is Kernel.CALL else 1
+        problem = Problem(case.d, case.blocks, device, tensors)
+        everyone = contenders(case, problem, with_compile)
 
     measurements: list[Measurement] = []
     entrants: dict[int, Entrant] = {}

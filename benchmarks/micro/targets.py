@@ -9,13 +9,23 @@ from .cases import (
     CALL_TENSORS,
     IN_CACHE_BLOCKS,
     IN_CACHE_BLOCKS_25,
+    SHARED_SIDE,
     SIZES,
     SWEPT_COUNTS,
     Case,
     Kernel,
     inverse_blocks,
+    shared,
 )
-from .results import Amortised, CaseResult, Measurement, Results, amortised
+from .results import (
+    EMA_EVERY,
+    INVERSE_EVERY,
+    Amortised,
+    CaseResult,
+    Measurement,
+    Results,
+    amortised,
+)
 
 INVERSE = "mbf invert_"
 SPEEDUPS = {9: 45.0, 25: 12.0, 4: 50.0, 16: 20.0, 49: 5.0}
@@ -28,6 +38,10 @@ AMORTISED = {"mbf, float32 P": 1.8, "mbf, bf16 P": 1.4}
 FLAT = 1.2
 TWO_THREADS = 1.7
 CALL_MICROSECONDS = 40.0
+# Of fused AdamW's time: a step, and with graft a step, a tenth of what statistics add to it and a
+# hundredth of an inversion.
+SHARED_STEP = {16: 1.1, 32: 1.6, 64: 2.5, 128: 4.5}
+SHARED_GRAFT = {16: 1.4, 32: 2.0, 64: 3.2, 128: 5.5}
 
 
 def _measured(result: CaseResult | None, name: str) -> Measurement | None:
@@ -58,6 +72,7 @@ def targets(results: Results) -> list[Target]:
         *_flatness(results),
         *_two_threads(results),
         *_call_overhead(results),
+        *_shared_figures(results),
     ]
 
 
@@ -181,3 +196,28 @@ def _call_overhead(results: Results) -> list[Target]:
     microseconds = None if ns is None else ns * CALL_TENSORS * 1e-3
     figure = f"one step_ call with {CALL_TENSORS} small tensors"
     return [at_most(figure, CALL_MICROSECONDS, microseconds, "{:.1f} microseconds")]
+
+
+def _shared_figures(results: Results) -> list[Target]:
+    found = []
+    for d, step_goal in SHARED_STEP.items():
+        result = results.find(shared(d), 1)
+        adamw = _ns(result, "torch fused AdamW")
+        step = _ratio(_ns(result, "mbf step_"), adamw)
+        where = f"{SHARED_SIDE} x {SHARED_SIDE}, d = {d}: of fused AdamW's time"
+        found.append(at_most(f"shared step, {where}", step_goal, step))
+        rescaled, refreshed, update, inverse = (
+            _ns(result, name)
+            for name in (
+                "mbf step_, target norms",
+                "mbf step_, refreshed norms",
+                "mbf update_",
+                "mbf invert_",
+            )
+        )
+        graft = None
+        if rescaled and refreshed and update and inverse and adamw:
+            statistics = (refreshed - rescaled + update) / EMA_EVERY
+            graft = (rescaled + statistics + inverse / INVERSE_EVERY) / adamw
+        found.append(at_most(f"shared step with graft, amortised, {where}", SHARED_GRAFT[d], graft))
+    return found

@@ -32,11 +32,11 @@ def compiled(function: Callable[..., object]) -> Callable[..., object]:
     return torch.compile(function, dynamic=False)
 
 
-def _label(name: str, wrap: Compile) -> str:
+def label(name: str, wrap: Compile) -> str:
     return f"torch.compile of {name}" if wrap is compiled else f"torch {name}"
 
 
-def _role(wrap: Compile) -> Role:
+def role(wrap: Compile) -> Role:
     return Role.PEER if wrap is compiled else Role.BATCHED_TORCH
 
 
@@ -76,8 +76,8 @@ def inverse(problem: Problem, wrap: Compile = _eager) -> Contender:
     matrices = problem.everywhere(problem.damped)
     function = wrap(cholesky_inverse)
     return Contender(
-        _label("cholesky_ex + cholesky_inverse", wrap),
-        _role(wrap),
+        label("cholesky_ex + cholesky_inverse", wrap),
+        role(wrap),
         lambda: function(matrices),
         lambda result: check_inverse(problem, result),
         byte_model.inverse_bytes(problem.d),
@@ -102,8 +102,8 @@ def ema(problem: Problem, matrix_product: bool = False, wrap: Compile = _eager) 
     grads = problem.everywhere(problem.grads)
     function = wrap(ema_baddbmm_ if matrix_product else ema_addcmul_)
     return Contender(
-        _label("baddbmm_" if matrix_product else "mul_ + addcmul_", wrap),
-        _role(wrap),
+        label("baddbmm_" if matrix_product else "mul_ + addcmul_", wrap),
+        role(wrap),
         lambda: function(stats, grads),
         lambda _: check_ema(problem, stats),
         byte_model.ema_bytes(problem.d),
@@ -118,8 +118,8 @@ def step(problem: Problem, wrap: Compile = _eager) -> Contender:
     momenta = problem.everywhere(problem.momenta)
     function = wrap(step_bmm_)
     return Contender(
-        _label("bmm + elementwise", wrap),
-        _role(wrap),
+        label("bmm + elementwise", wrap),
+        role(wrap),
         lambda: function(inverses, params, grads, momenta),
         lambda _: check_step(problem, params, momenta),
         byte_model.step_bytes(problem.d),
@@ -135,8 +135,8 @@ def fused(problem: Problem, wrap: Compile = _eager) -> Contender:
     eye = torch.eye(problem.d, device=problem.device)
     function = wrap(fused_)
     return Contender(
-        _label("EMA, inverse, step", wrap),
-        _role(wrap),
+        label("EMA, inverse, step", wrap),
+        role(wrap),
         lambda: function(stats, params, grads, momenta, eye),
         lambda result: check_fused(problem, stats, result, params, momenta),
         byte_model.fused_bytes(problem.d),
