@@ -84,8 +84,8 @@ struct SharedUpdate {
   double beta;
 };
 
-// M <- momentum M + D;  W <- W - lr (M P + weight_decay W), in all layers that have a gradient. Of a
-// weight and a bias of which one has no gradient, that one stays as it is, but for its momentum.
+// M <- momentum M + D;  W <- W - lr (M P + weight_decay W), in all layers that have a gradient. Of
+// a weight and a bias of which one has no gradient, that one stays as it is, but for its momentum.
 struct SharedStep {
   bool float64;
   int64_t layers;
@@ -98,10 +98,10 @@ struct SharedStep {
   StepScalars<double> scalars;
 
   // As in TileJob: with target norms the step takes two passes.
-  PerTensor target_norms;   // values is null if there are none
-  void* directions;         // room for the rows of at least the largest layer; on a GPU of all
-  int64_t direction_room;   // in elements
-  bool refresh_targets;     // first set the target norms to the norms of Adam's step, from:
+  PerTensor target_norms;  // values is null if there are none
+  void* directions;        // room for the rows of at least the largest layer; on a GPU of all
+  int64_t direction_room;  // in elements
+  bool refresh_targets;    // first set the target norms to the norms of Adam's step, from:
   const RowTensor* squares;
   const double* weights;
 

@@ -6,8 +6,8 @@
 
 namespace mbf {
 
-// `left(row, k)` returns a scalar of A in all lanes, `right(k, column)` a vector of row k of B. Every
-// vector of B is loaded once and used for R rows, every scalar of A for N vectors.
+// `left(row, k)` returns a scalar of A in all lanes, `right(k, column)` a vector of row k of B.
+// Every vector of B is loaded once and used for R rows, every scalar of A for N vectors.
 template <class V, int R, int N, class Left, class Right>
 MBF_INLINE void row_product(Left left, Right right, int depth, V (&sums)[R][N]) {
   for (int k = 0; k < depth; ++k) {

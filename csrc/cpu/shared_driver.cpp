@@ -68,8 +68,7 @@ void run(const SharedStep& job, ParallelFor parallel_for) {
   SharedPass pass{job};
   pass.first_task = first.data();
   if (!job.rescales()) {
-    parallel_for(0, tasks, least,
-                 [&](int64_t from, int64_t to) { kernels.step(pass, from, to); });
+    parallel_for(0, tasks, least, [&](int64_t from, int64_t to) { kernels.step(pass, from, to); });
     return;
   }
   std::vector<SharedNorms> norms(tasks);

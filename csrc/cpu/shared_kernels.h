@@ -33,7 +33,9 @@ class SharedKernels {
   static constexpr int kBudget = kVectorRegisters / (IsPair<V>::value ? 2 : 1);
   static constexpr int kMostVectors = kBudget / 8;
   template <int N>
-  static constexpr int kRowsOf = kBudget == 32 ? (N <= 2 ? 12 : N == 3 ? 8 : 6)
+  static constexpr int kRowsOf = kBudget == 32   ? (N <= 2   ? 12
+                                                    : N == 3 ? 8
+                                                             : 6)
                                  : kBudget == 16 ? (N == 1 ? 12 : 6)
                                                  : 6;
   static_assert(kSharedRows % 12 == 0 && kSharedRows % 8 == 0);
@@ -70,12 +72,16 @@ class SharedKernels {
           const T* grads = d.columns(r, column, count, buffer[1]);
           T* kept = momenta + r * kStride;
           for_elements(count, [&](auto x, int64_t i) MBF_INLINE_LAMBDA {
-            const auto sum = accumulated(pick(x, vectors, scalars), load(x, own + i),
-                                         load(x, grads + i));
+            const auto sum =
+                accumulated(pick(x, vectors, scalars), load(x, own + i), load(x, grads + i));
             store(sum, own + i);
             store(sum, kept + i);
           });
           m.write_back(r, column, count, own, buffer[0]);
+          // The products below hide the time until these arrive.
+          if (!job.rescales()) w.prefetch(r, column);
+          m.prefetch(r, column + kSharedStrip);
+          d.prefetch(r, column + kSharedStrip);
         }
         for (int64_t p = piece; p < end; ++p) {
           const int64_t start = (p - piece) * layer.width;
@@ -254,6 +260,14 @@ class SharedKernels {
       return buffer;
     }
 
+    // Asks for the strip that begins with this column: rows are too far apart for the hardware.
+    MBF_INLINE void prefetch(int r, int64_t first) const {
+      if (first + kSharedStrip > plain_columns_) return;
+      for (int i = 0; i < kSharedStrip; i += 64 / static_cast<int>(sizeof(T))) {
+        __builtin_prefetch(plain_[r] + first + i);
+      }
+    }
+
     MBF_INLINE void write_back(int r, int64_t first, int64_t count, const T* values,
                                const T* buffer) const {
       if (values == buffer) write_row(tensor_, layer_, group_, row_ + r, first, count, values);
@@ -275,8 +289,8 @@ class SharedKernels {
     return params;
   }
 
-  // u = m P for `rows` rows, of which those up to a multiple of kRowsOf are computed. Columns beyond
-  // `width` hold garbage up to the end of a vector.
+  // u = m P for `rows` rows, of which those up to a multiple of kRowsOf are computed. Columns
+  // beyond `width` hold garbage up to the end of a vector.
   static MBF_INLINE void multiply(const T* m, const T* p, int stride, int width, int rows, T* u) {
     const int vectors = (width + L - 1) / L;
     for (int v = 0; v < vectors; v += kMostVectors) {
@@ -406,7 +420,8 @@ class SharedKernels {
 
   // Past the cache, if all directions together do not fit into it anyway.
   static MBF_INLINE void keep(const SharedPass& pass, T* out, const T* direction, int count) {
-    const bool aligned = reinterpret_cast<uintptr_t>(out) % 64 == 0 && count % (64 / sizeof(T)) == 0;
+    const bool aligned =
+        reinterpret_cast<uintptr_t>(out) % 64 == 0 && count % (64 / sizeof(T)) == 0;
     if (!pass.stream_directions || !aligned) {
       std::copy_n(direction, count, out);
       return;
@@ -414,8 +429,8 @@ class SharedKernels {
     for (int i = 0; i < count; i += L) stream_lanes(V::load(direction + i), out + i);
   }
 
-  static void move_rescaled(const SharedPass& pass, int64_t l, int64_t g, int64_t r,
-                            int64_t column, int64_t count, const T* direction, T* buffer) {
+  static void move_rescaled(const SharedPass& pass, int64_t l, int64_t g, int64_t r, int64_t column,
+                            int64_t count, const T* direction, T* buffer) {
     const SharedStep& job = pass.job;
     const RowTensor params = moving(job, l);
     read_row(params, job.layer[l], g, r, column, count, buffer);
@@ -488,7 +503,7 @@ class SharedKernels {
 
   // Asks for columns of a row that comes later: rows are too far apart for the hardware to see.
   static MBF_INLINE void prefetch_row(const RowTensor& tensor, const SharedLayer& layer, int64_t g,
-                                  int64_t r, int64_t column, int count) {
+                                      int64_t r, int64_t column, int count) {
     if (r >= layer.rows) return;
     const T* run = plain_row<T>(tensor, layer, g, r, column, count);
     for (int i = 0; run != nullptr && i < count; i += 64 / sizeof(T)) mbf::prefetch(run + i);

@@ -10,8 +10,8 @@ namespace mbf {
 
 size_t format_bytes(Format format);
 
-// Sets the format of a tensor of a list. False if it stands for an absent one: an empty bool tensor,
-// where that may be. Raises if it is anything else that is not allowed.
+// Sets the format of a tensor of a list. False if it stands for an absent one: an empty bool
+// tensor, where that may be. Raises if it is anything else that is not allowed.
 bool is_allowed(Name name, const Tensor& tensor, const std::vector<Format>& allowed,
                 bool may_be_absent, Format& format);
 

@@ -8,7 +8,7 @@ namespace mbf {
 namespace {
 
 constexpr int kFields = 6;
-constexpr int64_t kMost = int64_t{1} << 31;      // of any field
+constexpr int64_t kMost = int64_t{1} << 31;  // of any field
 constexpr int64_t kMostElements = int64_t{1} << 56;
 
 // Checks one layer of the table and appends it to the layout.

@@ -57,8 +57,8 @@ void SharedCall::set_update(const TensorList& grads, const TensorList& squares,
     squares_ = views("squares", squares, formats, false, true);
     update_.squares = squares_.data();
   }
-  const bool fits = blocks.size() == 2 && 0 <= blocks[0] && blocks[0] <= blocks[1] &&
-                    blocks[1] <= layout_.blocks;
+  const bool fits =
+      blocks.size() == 2 && 0 <= blocks[0] && blocks[0] <= blocks[1] && blocks[1] <= layout_.blocks;
   if (!fits) fail("blocks: expected the first and last of 0 to ", layout_.blocks, " blocks");
   update_.first = blocks[0];
   update_.last = blocks[1];
@@ -109,8 +109,8 @@ void SharedCall::set_targets(const std::optional<Tensor>& target_norms, bool ref
   }
   check_state("target_norms", *target_norms, {count}, ScalarType::Double, place_);
   memory_.add("target_norms", *target_norms, refresh);
-  step_.target_norms = {static_cast<double*>(target_norms->data_ptr()),
-                        count == 1 && layers() != 1, place_.cuda};
+  step_.target_norms = {static_cast<double*>(target_norms->data_ptr()), count == 1 && layers() != 1,
+                        place_.cuda};
   step_.refresh_targets = refresh;
   if (!refresh) return;
   if (!weights) fail("weights: expected a tensor where target norms are refreshed, got None");

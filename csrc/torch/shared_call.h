@@ -1,4 +1,5 @@
-// One call of an operator on blocks that rows share: checks its arguments and turns them into a job.
+// One call of an operator on blocks that rows share: checks its arguments and turns them into a
+// job.
 #pragma once
 
 #include <optional>

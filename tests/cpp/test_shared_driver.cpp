@@ -151,8 +151,8 @@ void check_update(const SharedScene<T>& before, const SharedScene<T>& after) {
         for (int64_t j = 0; j < layer.piece_width(p); ++j) {
           Wide sum = 0, size = 0;
           for (int64_t r = g * layer.rows; r < (g + 1) * layer.rows; ++r) {
-            const Wide term =
-                before.value(before.grads, r, column + i) * before.value(before.grads, r, column + j);
+            const Wide term = before.value(before.grads, r, column + i) *
+                              before.value(before.grads, r, column + j);
             sum += term;
             size += std::abs(term);
           }
@@ -176,8 +176,8 @@ void check_step(const SharedScene<T>& before, const SharedScene<T>& after, bool 
   Wide norm = 0, adam = 0;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < layer.columns; ++c) {
-      m[r * layer.columns + c] = kScalars.momentum * before.value(before.momenta, r, c) +
-                                 before.value(before.grads, r, c);
+      m[r * layer.columns + c] =
+          kScalars.momentum * before.value(before.momenta, r, c) + before.value(before.grads, r, c);
     }
     for (int64_t c = 0; c < layer.columns; ++c) {
       const int64_t piece = c / layer.width, start = piece * layer.width;
@@ -190,7 +190,8 @@ void check_step(const SharedScene<T>& before, const SharedScene<T>& after, bool 
       }
       norm += sum * sum;
       const Wide v = before.value(before.squares, r, c) / before.weights[0];
-      const Wide x = kScalars.momentum_correction * m[r * layer.columns + c] / (std::sqrt(v) + 1e-8L);
+      const Wide x =
+          kScalars.momentum_correction * m[r * layer.columns + c] / (std::sqrt(v) + 1e-8L);
       adam += std::min<Wide>(x * x, 1);
     }
   }
@@ -198,7 +199,8 @@ void check_step(const SharedScene<T>& before, const SharedScene<T>& after, bool 
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < layer.columns; ++c) {
       const Wide w = before.value(before.params, r, c);
-      const Wide move = kScalars.lr * (scale * u[r * layer.columns + c] + kScalars.weight_decay * w);
+      const Wide move =
+          kScalars.lr * (scale * u[r * layer.columns + c] + kScalars.weight_decay * w);
       const Wide terms = std::abs(w) + scale * size[r * layer.columns + c];
       const Wide bound = (layer.width + 64) * unit * terms +
                          unit_of(before.params[0].format) * (std::abs(w) + std::abs(move));
