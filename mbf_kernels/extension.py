@@ -9,9 +9,19 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-import torch  # noqa: F401  the extension resolves torch's symbols through the loaded library
+import torch  # before the extension, which resolves torch's symbols in the loaded library
 
 from .options import StepScalars
+
+OPERATORS = (
+    "spd_inverse",
+    "update_",
+    "invert_",
+    "step_",
+    "fused_step_",
+    "shared_update_",
+    "shared_step_",
+)
 
 
 def _read_note(note: str) -> tuple[str, str]:
@@ -31,7 +41,8 @@ def _load() -> tuple[ModuleType | None, str, str]:
             return None, *_read_note(note.read_text(encoding="utf-8"))
         return None, f"the compiled extension cannot be loaded: {error}", ""
     # The operators take the scalars of a step as a list, so both sides must agree on its order.
-    if getattr(extension, "step_scalars", None) != list(StepScalars._fields):
+    agrees = getattr(extension, "step_scalars", None) == list(StepScalars._fields)
+    if not agrees or not all(hasattr(torch.ops.mbf_kernels, name) for name in OPERATORS):
         return None, "the compiled extension was built from other sources than this package", ""
     return extension, "", ""
 

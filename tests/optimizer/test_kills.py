@@ -28,7 +28,7 @@ CONFIGURATIONS = {
 }
 
 pytestmark = pytest.mark.skipif(
-    "fork" not in multiprocessing.get_all_start_methods(), reason="this system has no fork"
+    "forkserver" not in multiprocessing.get_all_start_methods(), reason="this system has no fork"
 )
 
 
@@ -64,13 +64,16 @@ def train(path, options, pause=0.0):
 def test_a_killed_run_ends_with_the_same_bits(tmp_path, name):
     options = CONFIGURATIONS[name]
     moments = random.Random(name)
-    fork = multiprocessing.get_context("fork")
+    # Children of a process that has torch but has run nothing: autograd's threads do not survive a
+    # fork, and other tests may have started them in this process.
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload([__name__])
     path = tmp_path / "run.pt"
     kills = 0
     while True:
         # At most two or three steps in each life, so that all kills fit into the run.
         last = kills == KILLS
-        child = fork.Process(target=train, args=(path, options, 0.0 if last else 0.2))
+        child = server.Process(target=train, args=(path, options, 0.0 if last else 0.2))
         child.start()
         child.join(timeout=300 if last else moments.uniform(0.02, 0.4))
         if child.exitcode is not None:

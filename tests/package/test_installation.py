@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import mbf_kernels as mk
+from mbf_kernels.extension import _load
 from tests.support import child_process
 
 PACKAGE = Path(mk.__file__).parent
@@ -109,6 +110,14 @@ def test_without_the_extension_torch_serves_with_one_warning(without_extension):
     assert lines[0] == "1 RuntimeWarning"
     assert lines[1] == f"mbf_kernels: no compiled CPU kernels ({NOTE}); plain torch is used instead"
     assert lines[2:] == ["0 [0.25, 0.25, 0.25]", "True"]
+
+
+def test_an_extension_without_all_operators_is_not_used(extension, monkeypatch):
+    """One that was built from earlier sources."""
+    monkeypatch.setattr("mbf_kernels.extension.OPERATORS", ("spd_inverse", "no_such_operator"))
+    found, why, _ = _load()
+    assert found is None
+    assert "other sources" in why
 
 
 def test_an_explicit_choice_gives_no_warning(without_extension):
