@@ -1,9 +1,10 @@
 """Runs the CPU kernels under sanitizers: ``make sanitize``, ``make sanitize-quick``.
 
 Address and undefined behaviour: the C++ test of the driver with every instruction set of this
-machine, then the whole extension in Python with tests/blocks. Threads: the C++ test of the driver,
-whose threads are std::thread. torch's OpenMP runtime is not instrumented, so that the thread
-sanitizer would not see how it orders its threads; the extension is therefore not run under it.
+machine, then the whole extension in Python with tests/blocks and a batch of random calls. Threads:
+the C++ test of the driver, whose threads are std::thread. torch's OpenMP runtime is not
+instrumented, so that the thread sanitizer would not see how it orders its threads; the extension is
+therefore not run under it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ THREAD = ["-O1", "-g1", "-fsanitize=thread"]
 # Sizes whose loops are expanded in the quick set and in the extension. Expanded and instrumented,
 # each size is slow to compile; the C++ test of `make sanitize` has all of them.
 FEWER_SIZES = 3
+FUZZED_CALLS = 3000
 
 
 def program(kind: str, level: str, flags: list[str], sizes: int | None = None) -> Program:
@@ -69,7 +71,7 @@ def full() -> bool:
 
 
 def extension() -> bool:
-    """Builds the extension with the address sanitizer and runs tests/blocks with it."""
+    """Builds the extension with the address sanitizer; runs tests/blocks and some fuzzing."""
     library = FOLDER / "library"
     build = {
         "MBF_EXTRA_FLAGS": " ".join([*ADDRESS, f"-DMBF_MAX_EXPANDED={FEWER_SIZES}"]),
@@ -107,8 +109,12 @@ def extension() -> bool:
     command += ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml")]
     command += ["-n", "auto", "--dist", "loadscope", "--import-mode=append"]
     command += [str(ROOT / "tests" / "blocks")]
-    done = subprocess.run(command, cwd=library, env=os.environ | environment, check=False)
-    return done.returncode == 0
+    fuzz = [sys.executable, "-m", "tests.fuzz", "operators", "--calls", str(FUZZED_CALLS)]
+    results = [
+        subprocess.run(each, cwd=library, env=os.environ | environment, check=False)
+        for each in (command, fuzz)
+    ]
+    return all(done.returncode == 0 for done in results)
 
 
 def _link_package(folder: Path) -> None:
