@@ -167,7 +167,11 @@ def disagreement(before, one, other, groups, weight_of, tally, skip=(), many=Fal
             if key in entry and not torch.equal(entry[key], twin[key]):
                 return f"{key} of {name} differs"
         for key in SUMS:
-            if key in entry and not sums_agree(old.get(key), entry[key], twin[key], many):
+            if key not in entry:
+                continue
+            # Matrices that rows share are sums over the rows.
+            of_rows = key == "stats" and entry[key].dim() == 4
+            if not sums_agree(old.get(key), entry[key], twin[key], many or of_rows):
                 return f"{key} of {name}: {_largest(entry[key], twin[key])}"
         if "target_norm" in entry:
             # The norm of n numbers that are at most 1.

@@ -11,6 +11,7 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from mbf_optim.block_engine import BlockEngine
 from tests.fuzz.closeness import Tally, disagreement
 from tests.fuzz.random_models import setups
 from tests.fuzz.twins import (
@@ -154,7 +155,7 @@ class Base(RuleBasedStateMachine):
                     if isinstance(value, torch.Tensor):
                         other.entry(name)[key].copy_(value)
             for engine in other.opt._live.engines:
-                if hasattr(engine, "blocks"):  # sums that follow from the statistics
+                if isinstance(engine, BlockEngine):  # sums that follow from the statistics
                     engine.blocks._state.refresh_traces()
 
     def must_refuse(self, seed, allowed, why):
