@@ -8,7 +8,6 @@ from tests.support.cuda_on_cpu import CudaOnCpu
 from tests.support.operator_arguments import registered_operators
 from tests.support.requirements import nvcc, ptxcpu, require
 
-
 # Blocks that rows share run in plain torch on a GPU.
 NO_CUDA_KERNELS = {"shared_update_", "shared_step_"}
 
