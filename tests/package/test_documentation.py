@@ -63,8 +63,9 @@ class Network(nn.Module):
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/optimizer.md"])
-def test_the_code_of_a_page_runs(page, capsys):
+def test_the_code_of_a_page_runs(page, capsys, tmp_path, monkeypatch):
     """Runs the Python blocks of a page in order, with the names that its text assumes."""
+    monkeypatch.chdir(tmp_path)  # where they may write files
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
     assert blocks
     x, y = torch.randn(16, 1, 8, 8), torch.randint(10, (16,))
