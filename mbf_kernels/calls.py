@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import Any
 
@@ -15,8 +16,17 @@ from .backends.backend import Backend
 TensorLists = Sequence[Sequence[Any]]
 
 
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """A context without autocast, which would shorten the matrix products of plain torch."""
+    kind = device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()
+
+
 def run_checked(
     backend: Backend,
+    device: torch.device,
     lists: TensorLists,
     run: Callable[..., None],
     check: Callable[[], None],
@@ -35,7 +45,8 @@ def run_checked(
     """
     if not (backend.checks_arguments and fits):
         check()
-        _run_on_copies(_copied(lists, walkable), lists, run)
+        with full_precision(device):
+            _run_on_copies(_copied(lists, walkable), lists, run)
         return
     try:
         run(*lists)

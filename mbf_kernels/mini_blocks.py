@@ -350,7 +350,7 @@ class MiniBlocks:
         check: Callable[[], None],
         fits: bool = True,
     ) -> None:
-        run_checked(backend, lists, run, check, self._walkable, fits)
+        run_checked(backend, self.device, lists, run, check, self._walkable, fits)
 
     def _walkable(self, tensor: Tensor) -> bool:
         return block_view(tensor, self.block_size) is not None

@@ -12,7 +12,7 @@ from torch import Tensor
 from . import checks
 from .backends.backend import Backend
 from .backends.registry import backend_for, shared_backend_for
-from .calls import run_checked
+from .calls import full_precision, run_checked
 from .errors import TensorTypeError
 from .options import StepOptions, StepScalars, Update
 from .rows import RowForm, Rows, check_rows
@@ -307,6 +307,7 @@ class SharedBlocks:
 
         run_checked(
             backend,
+            self.device,
             (grads, params, momenta, squares),
             run,
             lambda: self._check_step(params, grads, momenta, squares, options),
@@ -337,6 +338,7 @@ class SharedBlocks:
         backend = self._backend()
         run_checked(
             backend,
+            self.device,
             (grads, squares),
             lambda grads, squares: backend.shared_update_(self._state, grads, squares, update),
             lambda: self._check_update(grads, squares, update.beta),
@@ -354,7 +356,8 @@ class SharedBlocks:
     ) -> None:
         values = self._check_inversion(damping, power)
         function = matrix_power(power) if power != -1.0 else self._inverse
-        self._state.invert_(values, bool(relative), bool(debias), blocks, function, present)
+        with full_precision(self.device):
+            self._state.invert_(values, bool(relative), bool(debias), blocks, function, present)
 
     def _inverse(self, matrices: Tensor) -> tuple[Tensor, Tensor]:
         backend = backend_for(self.device, matrices.shape[-1], self.stats_dtype)

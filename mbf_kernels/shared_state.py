@@ -12,6 +12,8 @@ from torch import Tensor
 from .rows import RowForm
 
 LEAST_RELATIVE_DAMPING = 1e-30
+# torch.linalg does not say that it exports it.
+_LinAlgError: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 SLACK = 16  # elements beyond the last matrix, since vectors are loaded whole
 
 # Takes matrices (n, d, d); returns another matrix for each, and info.
@@ -182,7 +184,7 @@ def matrix_power(power: float) -> MatrixFunction:
     def function(matrices: Tensor) -> tuple[Tensor, Tensor]:
         finite = matrices.isfinite().flatten(1).all(dim=1)
         identity = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
-        values, vectors = torch.linalg.eigh(torch.where(finite[:, None, None], matrices, identity))
+        values, vectors = _eigh(torch.where(finite[:, None, None], matrices, identity))
         good = finite & (values[:, 0] > 0)
         powers = torch.where(good[:, None], values, 1.0) ** power
         good &= powers.isfinite().all(dim=1)
@@ -190,6 +192,28 @@ def matrix_power(power: float) -> MatrixFunction:
         return result, torch.where(good, 0, 1).to(torch.int32)
 
     return function
+
+
+def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors; the values are NaN where they cannot be found.
+
+    One matrix of a batch for which LAPACK finds none makes torch raise for all of them.
+    """
+    try:
+        values, vectors = torch.linalg.eigh(matrices)
+        return values, vectors
+    except _LinAlgError:
+        pass
+    found = [_eigh_of_one(matrix) for matrix in matrices]
+    return torch.stack([values for values, _ in found]), torch.stack([v for _, v in found])
+
+
+def _eigh_of_one(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    try:
+        values, vectors = torch.linalg.eigh(matrix.double())
+    except _LinAlgError:
+        return torch.full_like(matrix[0], torch.nan), matrix
+    return values.to(matrix.dtype), vectors.to(matrix.dtype)
 
 
 def _check_state(

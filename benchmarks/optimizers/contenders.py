@@ -24,12 +24,11 @@ BARE_LR = 1e-4
 GRAFT_LR = 1e-3
 ADAM_LR = 1e-3
 SGD_LR = 1e-2
-FILTER_MAX_BLOCK = 288
 
 MBF_BARE = "MBF"
 MBF_GRAFT = "MBF graft"
 MBF_BF16 = "MBF bf16 inverse"
-MBF_FILTER = "MBF filter graft"
+MBF_OWN = "MBF graft, own kernels"
 MBF_STAGGERED = "MBF staggered"
 MBF_TORCH = "MBF in plain torch"
 ADAM_DEFAULT = "Adam"
@@ -95,13 +94,14 @@ class Absent:
 def everyone() -> list[Contender | Absent]:
     """All contenders, ours first."""
     bare = MbfRule(BARE_LR)
-    graft = MbfRule(GRAFT_LR, graft=True)
-    filters = MbfRule(GRAFT_LR, conv="filter", graft=True, max_block=FILTER_MAX_BLOCK)
+    # The defaults with graft, and the blocks that are the default without.
+    graft = MbfRule(GRAFT_LR, conv="filter", graft=True, max_block=64, linear_power=-0.5)
+    own = MbfRule(GRAFT_LR, graft=True)
     return [
         _mbf(MBF_BARE, bare),
         _mbf(MBF_BF16, bare, inverse_dtype=torch.bfloat16),
         _mbf(MBF_GRAFT, graft),
-        _mbf(MBF_FILTER, filters),
+        _mbf(MBF_OWN, own, conv="kernel", max_block=None, power=-1.0),
         _mbf(MBF_STAGGERED, bare, stagger=True),
         _mbf(
             MBF_TORCH,
@@ -127,6 +127,7 @@ def _mbf(
     environment: Environment = nullcontext,
     inverse_dtype: torch.dtype = torch.float32,
     stagger: bool = False,
+    **options: Any,
 ) -> Contender:
     def build(model: nn.Module, **schedule: Any) -> Optimizer:
         return MBF(
@@ -134,11 +135,10 @@ def _mbf(
             lr=rule.lr,
             momentum=reference.MOMENTUM,
             beta=reference.BETA,
-            conv=rule.conv,
-            max_block=rule.max_block,
             inverse_dtype=inverse_dtype,
             graft="adam" if rule.graft else None,
             stagger=stagger,
+            **options,
             **schedule,
         )
 

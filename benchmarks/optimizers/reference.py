@@ -2,7 +2,8 @@
 
 After two updates the statistics of a kernel block have rank two, so ``(G + damping I)^-1 M`` needs
 no inverse of a block: the Woodbury identity leaves a 2 x 2 system. Shared blocks are solved by
-Cholesky. Both steps refresh everything, so the schedule of later refreshes does not matter.
+Cholesky, or through eigenvalues for another power. Both steps refresh everything, so the schedule
+of later refreshes does not matter.
 """
 
 from __future__ import annotations
@@ -48,11 +49,13 @@ class MbfRule:
     conv: str = "kernel"
     graft: bool = False
     max_block: int | None = None
+    linear_power: float = -1.0
 
-    @property
-    def damping(self) -> float:
+    def damping(self, power: float = -1.0) -> float:
         """Relative to the mean diagonal of the layer with ``graft``, absolute without."""
-        return 0.3 if self.graft else 3e-3
+        if not self.graft:
+            return 3e-3
+        return 0.3 if power == -1.0 else 0.01
 
 
 Rule = SgdRule | AdamRule | MbfRule
@@ -136,7 +139,7 @@ def _mbf(model: nn.Module, gradients: Gradients, rule: MbfRule) -> list[Expected
         if isinstance(layer, nn.Linear):
             weight, bias = (pairs[p] for p in own)
             rows = [torch.cat([w, b[:, None]], 1) for w, b in zip(weight, bias, strict=True)]
-            joined = _shared(rows, 1, rule)
+            joined = _shared(rows, 1, rule, rule.linear_power)
             both = torch.split(joined.moved, [layer.in_features, 1], dim=1)
             for p, moved in zip(own, both, strict=True):
                 expected[p] = Expected(moved.reshape(p.shape), joined.block_size, joined.condition)
@@ -169,7 +172,7 @@ def _norm_layer(pair: Pair, rule: MbfRule) -> Expected:
 
 def _diagonal(pair: Pair, rule: MbfRule) -> Expected:
     def bare(moment: Moment) -> Tensor:
-        return moment.momentum / (moment.square + rule.damping)
+        return moment.momentum / (moment.square + rule.damping())
 
     moments = _moments(pair, MOMENTUM, BETA)
     if rule.graft:
@@ -177,8 +180,9 @@ def _diagonal(pair: Pair, rule: MbfRule) -> Expected:
     return replace(_elementwise(moments, rule.lr, bare), block_size=1)
 
 
-def _damping(moment: Moment, rule: MbfRule) -> float:
-    return rule.damping * float(moment.square.mean()) if rule.graft else rule.damping
+def _damping(moment: Moment, rule: MbfRule, power: float = -1.0) -> float:
+    damping = rule.damping(power)
+    return damping * float(moment.square.mean()) if rule.graft else damping
 
 
 def _rescaled(direction: Tensor, moment: Moment, rule: MbfRule) -> Tensor:
@@ -216,24 +220,33 @@ def _filters(pair: Pair, rule: MbfRule) -> Expected:
     return Expected(expected.moved.reshape(shape), expected.block_size, expected.condition)
 
 
-def _shared(rows: Pair, unit: int, rule: MbfRule) -> Expected:
+def _shared(rows: Pair, unit: int, rule: MbfRule, power: float = -1.0) -> Expected:
     """Rows ``(O, C)`` that share one block; ``max_block`` cuts them between units of columns."""
     moved = torch.zeros_like(rows[0], dtype=torch.float64)
     condition = 1.0
     pieces = list(_pieces(moved.shape[1], unit, rule.max_block))
     for moment in _moments(rows, MOMENTUM, BETA):
-        damping = _damping(moment, rule)
+        damping = _damping(moment, rule, power)
         direction = torch.empty_like(moved)
         for piece in pieces:
             stacked = torch.cat([x[:, piece] for x in moment.factors])
             stats = stacked.mT @ stacked / moved.shape[0]
             condition = max(condition, 1 + _largest_eigenvalue(stats) / damping)
             stats.diagonal().add_(damping)
-            factor = torch.linalg.cholesky(stats)
-            direction[:, piece] = torch.cholesky_solve(moment.momentum[:, piece].mT, factor).mT
+            direction[:, piece] = _times_power(moment.momentum[:, piece], stats, power)
         moved -= rule.lr * _rescaled(direction, moment, rule)
     widest = max(piece.stop - piece.start for piece in pieces)
     return Expected(moved, widest, condition)
+
+
+def _times_power(rows: Tensor, matrix: Tensor, power: float) -> Tensor:
+    """``rows matrix^power``."""
+    if power == -1.0:
+        solved: Tensor = torch.cholesky_solve(rows.mT, torch.linalg.cholesky(matrix))
+        return solved.mT
+    values, vectors = torch.linalg.eigh(matrix)
+    product: Tensor = ((rows @ vectors) * values**power) @ vectors.mT
+    return product
 
 
 def _pieces(columns: int, unit: int, max_block: int | None) -> Iterator[slice]:

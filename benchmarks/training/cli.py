@@ -20,10 +20,11 @@ from ..common.progress import progress_bar
 from . import plots, report
 from .images import DataError
 from .methods import METHODS, Method
-from .problems import PROBLEMS, Problem
+from .problem import Problem
+from .problems import PROBLEMS
 from .run import Run, best_rates, train_together
 
-DEFAULT_METHODS = ("mbf", "mbf-filter", "adam", "sgd")
+DEFAULT_METHODS = ("mbf", "adam", "sgd", "muon")
 CORES = os.cpu_count() or 1
 
 
@@ -42,7 +43,8 @@ def _methods(_: click.Context, __: click.Parameter, value: str) -> tuple[Method,
     type=click.Choice(list(PROBLEMS)),
     default="cnn",
     show_default=True,
-    help="Network and images: cnn and autoencoder take Fashion-MNIST, cifar-resnet takes CIFAR-10.",
+    help="Network and data: cnn and autoencoder take Fashion-MNIST, cifar-resnet takes CIFAR-10, "
+    "transformer and lstm take the text of Python's standard library.",
 )
 @click.option(
     "--optimizers",
@@ -73,11 +75,19 @@ def _methods(_: click.Context, __: click.Parameter, value: str) -> tuple[Method,
     help="Seed of the initial weights and of the order of batches.",
 )
 @click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of races, with seeds from --seed on. Learning rates are chosen with the first.",
+)
+@click.option(
     "--data",
     type=click.Path(path_type=Path),
     help="Folder with the idx files of MNIST or Fashion-MNIST (cnn, autoencoder), or with CIFAR-10 "
-    "(cifar-resnet, which needs this option).  [default: Fashion-MNIST of Debian's package; cnn "
-    "falls back to the digits of scikit-learn]",
+    "(cifar-resnet, which needs this option), or with text files (transformer, lstm).  [default: "
+    "Fashion-MNIST of Debian's package, or the digits of scikit-learn for cnn; the modules of "
+    "Python's standard library]",
 )
 @click.option(
     "--output",
@@ -93,11 +103,12 @@ def main(
     steps: int | None,
     threads: int,
     seed: int,
+    seeds: int,
     data: Path | None,
     output: Path,
     quick: bool,
 ) -> None:
-    """Train a network on real images with MBF, Adam and SGD.
+    """Train a network on real data with MBF and its rivals.
 
     First, each rival of MBF trains with three learning rates, and the best one is chosen; MBF takes
     that of Adam. Then all optimizers train from the same initial weights on the same batches,
@@ -113,15 +124,16 @@ def main(
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run still reports
     began = time.perf_counter()
-    contest = Contest(console, problem, methods, seed, steps)
+    contest = Contest(console, problem, methods, range(seed, seed + seeds), steps)
     interrupted = contest.run()
     seconds = time.perf_counter() - began
     if contest.race_begun:
         report.print_race(console, problem, contest.race)
+    options = {"steps": steps, "threads": threads, "seed": seed, "seeds": seeds}
     head = {
         "machine": described,
-        "options": {"problem": problem_name, "steps": steps, "threads": threads, "seed": seed},
-        "data": str(problem.images),
+        "options": {"problem": problem_name, **options},
+        "data": str(problem.data),
         "seconds": seconds,
         "interrupted": interrupted,
     }
@@ -133,13 +145,13 @@ def main(
 
 def _load(console: Console, kind: type[Problem], folder: Path | None) -> Problem:
     try:
-        with console.status("reading the images"):
+        with console.status("reading the data"):
             problem = kind(kind.load(folder))
     except DataError as error:
         raise click.ClickException(str(error)) from error
-    console.print(f"Data: {problem.images}", highlight=False, markup=False)
-    if problem.images.advice:
-        console.print(problem.images.advice, style="yellow", highlight=False, markup=False)
+    console.print(f"Data: {problem.data}", highlight=False, markup=False)
+    if problem.data.advice:
+        console.print(problem.data.advice, style="yellow", highlight=False, markup=False)
     return problem
 
 
@@ -151,24 +163,27 @@ class Contest:
         console: Console,
         problem: Problem,
         methods: Sequence[Method],
-        seed: int,
+        seeds: Sequence[int],
         steps: int,
     ) -> None:
         self.console = console
         self.problem = problem
         self.methods = methods
-        self.seed = seed
+        self.seeds = seeds
         self.steps = steps
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.start: nn.Module = problem.model()
+        start = self._start(seeds[0])
         self.search = [
-            Run(problem, method, rate, self.start)
+            Run(problem, method, rate, start, seeds[0])
             for method in methods
             if method.is_rival
             for rate in problem.rates[method.name]
         ]
         self.race: list[Run] = []
+
+    def _start(self, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.problem.model()
 
     @property
     def race_begun(self) -> bool:
@@ -179,26 +194,33 @@ class Contest:
         """Runs the search and the race. Returns whether Ctrl-C ended them early."""
         try:
             if self.search:
-                self._train("learning rates", self.search)
+                self._train("learning rates", self.search, self.seeds[0])
                 report.print_search(self.console, self.search)
             rates = best_rates(self.search)
-            for method in self.methods:
-                middle = self.problem.rates[method.rates_of][1]
-                rate = rates.get(method.rates_of, middle)
-                self.race.append(Run(self.problem, method, rate, self.start))
-            self._train("race", self.race)
-            for run in self.race:
-                run.test = self.problem.test(run.model)
+            for seed in self.seeds:
+                self._race(seed, rates)
         except KeyboardInterrupt:
             return True
         return False
 
-    def _train(self, title: str, runs: Sequence[Run]) -> None:
+    def _race(self, seed: int, rates: dict[str, float]) -> None:
+        start = self._start(seed)
+        runs = []
+        for method in self.methods:
+            middle = self.problem.rates[method.rates_of][1]
+            rate = rates.get(method.rates_of, middle)
+            runs.append(Run(self.problem, method, rate, start, seed))
+        self.race += runs
+        self._train("race" if len(self.seeds) == 1 else f"race, seed {seed}", runs, seed)
+        for run in runs:
+            run.test = self.problem.test(run.model)
+
+    def _train(self, title: str, runs: Sequence[Run], seed: int) -> None:
         if not self.console.is_terminal:
             click.echo(f"{title}: {len(runs)} runs of {self.steps} steps", err=True)
         with progress_bar(self.console, TextColumn(title)) as progress:
             task = progress.add_task("", total=self.steps)
-            for done in train_together(self.problem, runs, self.seed, self.steps):
+            for done in train_together(self.problem, runs, seed, self.steps):
                 progress.update(task, completed=done, description=_live(runs))
 
 

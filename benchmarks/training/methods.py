@@ -11,8 +11,9 @@ from torch.optim import SGD, Adam, Optimizer
 
 from mbf_optim import MBF
 
+from .muon import MuonAndAdam
+
 MOMENTUM = 0.9
-FILTER_MAX_BLOCK = 288
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,17 @@ def _soap(model: nn.Module, lr: float) -> Optimizer:
 _ALL = (
     Method("mbf", "MBF", lambda model, lr: MBF(model, lr=lr, graft="adam"), "adam"),
     Method(
-        "mbf-filter",
-        "MBF filter",
+        "mbf-kernel",
+        "MBF own kernels",
         lambda model, lr: MBF(
-            model, lr=lr, graft="adam", conv="filter", max_block=FILTER_MAX_BLOCK
+            model, lr=lr, graft="adam", conv="kernel", max_block=None, power=-1.0
         ),
+        "adam",
+    ),
+    Method(
+        "mbf-whole",
+        "MBF whole rows",
+        lambda model, lr: MBF(model, lr=lr, graft="adam", max_block=None),
         "adam",
     ),
     Method("adam", "Adam", lambda model, lr: Adam(model.parameters(), lr=lr), "adam"),
@@ -58,5 +65,6 @@ _ALL = (
         "sgd",
     ),
     Method("soap", "SOAP", _soap, "soap"),
+    Method("muon", "Muon", MuonAndAdam, "muon"),
 )
 METHODS = {method.name: method for method in _ALL}

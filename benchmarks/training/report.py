@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from rich.console import Console
@@ -14,8 +15,8 @@ from rich.text import Text
 
 from ..common.state_bytes import state_bytes
 from .methods import METHODS
-from .problems import Problem
-from .run import Run, best_rates, equal_process_seconds
+from .problem import Problem
+from .run import Run, best_rates, by_method, equal_process_seconds
 
 
 def print_search(console: Console, runs: Sequence[Run]) -> None:
@@ -34,45 +35,57 @@ def print_search(console: Console, runs: Sequence[Run]) -> None:
 
 def print_race(console: Console, problem: Problem, runs: Sequence[Run]) -> None:
     """Prints the main table."""
+    runs = [run for run in runs if run.losses]
     seconds = equal_process_seconds(runs)
     steps = max(len(run.losses) for run in runs)
     window = min(problem.window, steps)
+    several = f"Means of {len(seconds)} seeds. " if len(seconds) > 1 else ""
     table = Table(
-        title=f"{problem.title}, {problem.images.source}: {steps} steps at batch "
+        title=f"{problem.title}, {problem.data.source}: {steps} steps at batch "
         f"{problem.batch_size}",
-        caption=f"Training loss: mean of the last {window} steps. Optimizer: wall clock of step(), "
-        "mean of all steps, refreshes included. Process time: of the whole training on all "
-        "threads. All runs have the same initial weights and batches and are interleaved; rivals "
-        "use the best of their learning rates, MBF uses that of Adam.",
+        caption=f"{several}Training loss: mean of the last {window} steps"
+        f"{', +- the standard deviation over seeds' if several else ''}. Optimizer: wall clock of "
+        "step(), mean of all steps, refreshes included, and its share of the whole training. "
+        "Process time: of the whole training on all threads. All runs with a seed have the same "
+        "initial weights and batches and are interleaved; rivals use the best of their learning "
+        "rates, MBF uses that of Adam.",
         caption_justify="left",
     )
     table.add_column("optimizer")
-    columns = ("lr", "training loss", problem.test_figure, "optimizer ms per step", "state MB")
-    for column in (*columns, "process s", f"loss at {seconds:.1f} process s"):
+    columns = ("lr", "training loss", problem.test_figure, "optimizer ms per step", "share")
+    for column in (*columns, "state MB", "process s"):
         table.add_column(column, justify="right")
-    least = min(run.final_loss for run in runs)
-    for run in runs:
-        style = "bold" if run.final_loss == least else ""
-        table.add_row(*(Text(cell, style=style) for cell in _cells(run, seconds)))
+    table.add_column(f"loss at {fmean(seconds.values()):.1f} process s", justify="right")
+    methods = by_method(runs)
+    least = min(fmean(run.final_loss for run in own) for own in methods.values())
+    for own in methods.values():
+        style = "bold" if fmean(run.final_loss for run in own) == least else ""
+        table.add_row(*(Text(cell, style=style) for cell in _cells(own, seconds)))
     console.print(table)
 
 
-def _cells(run: Run, seconds: float) -> list[str]:
-    if run.test is None:
-        test = ""
-    elif run.problem.test_is_share:
-        test = f"{100 * run.test:.1f} %"
-    else:
-        test = _loss(run.test)
+def _cells(runs: Sequence[Run], seconds: dict[int, float]) -> list[str]:
+    """The row of a method: means over its runs with different seeds."""
+    run = runs[0]
+    tests = [run.test for run in runs if run.test is not None]
+    test = ""
+    if tests:
+        share = run.problem.test_is_share
+        test = f"{100 * fmean(tests):.1f} %" if share else _loss(fmean(tests))
+    losses = [run.final_loss for run in runs]
+    loss = _loss(fmean(losses))
+    if len(runs) > 1 and all(map(math.isfinite, losses)):
+        loss += f" +- {_loss(stdev(losses))}"
     return [
         run.method.title,
         f"{run.lr:g}",
-        _loss(run.final_loss),
+        loss,
         test,
-        f"{run.mean_step_seconds * 1e3:.2f}",
+        f"{fmean(run.mean_step_seconds for run in runs) * 1e3:.2f}",
+        f"{100 * fmean(run.optimizer_share for run in runs):.0f} %",
         f"{state_bytes(run.optimizer) / 1e6:.2f}",
-        f"{run.process_seconds[-1]:.1f}",
-        _loss(run.loss_at(seconds)),
+        f"{fmean(run.process_seconds[-1] for run in runs):.1f}",
+        _loss(fmean(run.loss_at(seconds[run.seed]) for run in runs)),
     ]
 
 
@@ -94,10 +107,12 @@ def _run_json(run: Run) -> dict[str, Any]:
     return {
         "optimizer": run.method.name,
         "lr": run.lr,
+        "seed": run.seed,
         "diverged": run.diverged,
         "final_loss": _finite(run.final_loss),
         run.problem.test_figure.replace(" ", "_"): None if run.test is None else _finite(run.test),
         "optimizer_ms_per_step": _finite(run.mean_step_seconds * 1e3),
+        "optimizer_share": _finite(run.optimizer_share),
         "state_bytes": state_bytes(run.optimizer),
         "losses": [_finite(loss) for loss in run.losses],
         "process_seconds": run.process_seconds,

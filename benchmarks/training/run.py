@@ -12,7 +12,7 @@ from statistics import fmean
 from torch import Tensor, nn
 
 from .methods import Method
-from .problems import Problem
+from .problem import Problem
 
 
 class Run:
@@ -22,18 +22,23 @@ class Run:
         losses: the loss of every step, on its batch before the step.
         process_seconds: the processor time of the training up to the end of every step.
         step_seconds: the wall-clock time of the optimizer in every step.
+        wall_seconds: the wall-clock time of all steps, with the network.
         test: the figure on the test images; None before it is computed.
     """
 
-    def __init__(self, problem: Problem, method: Method, lr: float, start: nn.Module) -> None:
+    def __init__(
+        self, problem: Problem, method: Method, lr: float, start: nn.Module, seed: int = 0
+    ) -> None:
         self.problem = problem
         self.method = method
         self.lr = lr
+        self.seed = seed
         self.model = copy.deepcopy(start)
         self.optimizer = method.build(self.model, lr)
         self.losses: list[float] = []
         self.process_seconds: list[float] = []
         self.step_seconds: list[float] = []
+        self.wall_seconds = 0.0
         self.test: float | None = None
 
     @property
@@ -45,7 +50,7 @@ class Run:
         """Takes one step, or none if the run has diverged."""
         if self.diverged:
             return
-        began = time.process_time()
+        began, entered = time.process_time(), time.perf_counter()
         self.optimizer.zero_grad()
         loss = self.problem.loss(self.model(inputs), inputs, labels)
         # torch leaves backward untyped.
@@ -56,6 +61,7 @@ class Run:
         self.losses.append(loss.item())
         before = self.process_seconds[-1] if self.process_seconds else 0.0
         self.process_seconds.append(before + time.process_time() - began)
+        self.wall_seconds += time.perf_counter() - entered
 
     def smoothed(self, steps: int | None = None) -> float:
         """The mean of the last ``window`` losses, among all or among the first ``steps``."""
@@ -70,6 +76,11 @@ class Run:
     def loss_at(self, process_seconds: float) -> float:
         """The smoothed loss after that much processor time."""
         return self.smoothed(bisect_right(self.process_seconds, process_seconds))
+
+    @property
+    def optimizer_share(self) -> float:
+        """The optimizer's part of the time of the training."""
+        return sum(self.step_seconds) / self.wall_seconds if self.wall_seconds else math.nan
 
     @property
     def mean_step_seconds(self) -> float:
@@ -88,9 +99,21 @@ def train_together(problem: Problem, runs: Sequence[Run], seed: int, steps: int)
         yield done
 
 
-def equal_process_seconds(runs: Sequence[Run]) -> float:
-    """The processor time that all runs have reached."""
-    return min((run.process_seconds[-1] for run in runs if run.process_seconds), default=0.0)
+def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs of each method, one for each seed."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.method.name, []).append(run)
+    return found
+
+
+def equal_process_seconds(runs: Sequence[Run]) -> dict[int, float]:
+    """The processor time that all runs with a seed have reached, by seed."""
+    least: dict[int, float] = {}
+    for run in runs:
+        if run.process_seconds:
+            least[run.seed] = min(least.get(run.seed, math.inf), run.process_seconds[-1])
+    return least
 
 
 def best_rates(runs: Sequence[Run]) -> dict[str, float]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from .cli import main
+from .cli import DEFAULT_METHODS, main
 
 
 @pytest.fixture
@@ -29,18 +29,21 @@ def folder(tmp_path: Path) -> Path:
 def test_a_quick_run_writes_its_results(folder: Path) -> None:
     output = folder / "out"
     arguments = ["--quick", "--data", str(folder), "--output", str(output), "--steps", "4"]
+    arguments += ["--seeds", "2"]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert f"idx files in {folder}: 300 training" in result.output
     assert "test accuracy" in result.output
     content = json.loads((output / "training_cnn.json").read_text())
-    assert [run["optimizer"] for run in content["race"]] == ["mbf", "mbf-filter", "adam", "sgd"]
+    assert [run["optimizer"] for run in content["race"]] == [*DEFAULT_METHODS] * 2
+    assert [run["seed"] for run in content["race"]] == [0] * 4 + [1] * 4
     best = min((r for r in content["search"] if r["optimizer"] == "adam"), key=_final)
-    for run in content["race"][:3]:
+    for run in content["race"][:2]:
         assert run["lr"] == best["lr"]
         assert len(run["losses"]) == 4
     # Adam in the race repeats its best run of the search.
-    assert content["race"][2]["losses"] == best["losses"]
+    assert content["race"][1]["losses"] == best["losses"]
+    assert content["race"][5]["losses"] != best["losses"]
     assert (output / "training_cnn.png").stat().st_size > 0
 
 
@@ -51,7 +54,7 @@ def _final(run: dict[str, float]) -> float:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--optimizers", "mbf,adm"], "expected some of mbf, mbf-filter, adam, sgd, soap"),
+        (["--optimizers", "mbf,adm"], "expected some of mbf, mbf-kernel, mbf-whole, adam"),
         (["--data", "/nowhere"], "/nowhere: expected a folder, got nothing"),
         (["--problem", "cifar-resnet"], "cifar-10-python.tar.gz"),
     ],

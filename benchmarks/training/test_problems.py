@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch.nn import functional
 
+from .image_problems import Autoencoder, CifarResNet, SmallCnn
 from .images import DataError, Images
-from .problems import PROBLEMS, Autoencoder, CifarResNet, Problem, SmallCnn
+from .problem import Problem
+from .problems import PROBLEMS
+from .text import SYMBOLS, Text, encoded, load_text
 
 
 def _images(count: int, channels: int, side: int) -> Images:
@@ -18,14 +23,22 @@ def _images(count: int, channels: int, side: int) -> Images:
     return Images("made here", pictures, labels, pictures, labels)
 
 
+def _text() -> Text:
+    symbols = torch.randint(SYMBOLS, (3000,), generator=torch.Generator().manual_seed(0))
+    return Text("made here", symbols[:2000].byte(), symbols[2000:].byte())
+
+
 def _problem(name: str) -> Problem:
     shapes = {"cnn": (1, 28), "autoencoder": (1, 28), "cifar-resnet": (3, 32)}
+    if name not in shapes:
+        return PROBLEMS[name](_text())
     return PROBLEMS[name](_images(300, *shapes[name]))
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_batch_gives_a_finite_loss(name: str) -> None:
     problem = _problem(name)
+    torch.manual_seed(0)
     ((inputs, labels),) = problem.batches(seed=0, steps=1)
     assert len(inputs) == len(labels) == problem.batch_size
     loss = problem.loss(problem.model()(inputs), inputs, labels)
@@ -105,3 +118,40 @@ def test_the_resnet_has_14_layers() -> None:
     model = _problem("cifar-resnet").model()
     layers = [m for m in model.modules() if isinstance(m, (torch.nn.Conv2d, torch.nn.Linear))]
     assert len(layers) == 14
+
+
+@pytest.mark.parametrize("name", ["transformer", "lstm"])
+def test_labels_are_the_next_characters(name: str) -> None:
+    problem = _problem(name)
+    ((inputs, labels),) = problem.batches(seed=0, steps=1)
+    assert torch.equal(inputs[:, 1:], labels[:, :-1])
+    whole = bytes(_text().train.tolist())
+    for window, following in zip(inputs, labels, strict=True):
+        assert bytes([*window.tolist(), following[-1].item()]) in whole
+
+
+@pytest.mark.parametrize("name", ["transformer", "lstm"])
+def test_a_prediction_does_not_see_what_comes_after(name: str) -> None:
+    problem = _problem(name)
+    model = problem.model().eval()
+    ((inputs, _),) = problem.batches(seed=0, steps=1)
+    changed = inputs.clone()
+    changed[:, 20:] = (changed[:, 20:] + 1) % SYMBOLS
+    outputs, others = model(inputs), model(changed)
+    torch.testing.assert_close(outputs[:, :20], others[:, :20])
+    assert not torch.allclose(outputs[:, 20], others[:, 20])
+
+
+def test_text_is_read_from_a_folder_or_from_the_standard_library(tmp_path: Path) -> None:
+    (tmp_path / "b.txt").write_text("b" * 9000)
+    (tmp_path / "a.txt").write_text("a\u00e9" * 500)
+    text = load_text(tmp_path)
+    assert torch.equal(text.train[:1000], encoded("a\u00e9" * 500))
+    assert int(text.train[1]) == SYMBOLS - 1  # not ASCII
+    assert len(text.train) + len(text.test) == 10000
+    assert len(load_text(None).train) > 1_000_000
+    (tmp_path / "b.txt").unlink()
+    with pytest.raises(DataError, match="expected at least 10,000 characters"):
+        load_text(tmp_path)
+    with pytest.raises(DataError, match="expected a folder with text files"):
+        load_text(tmp_path / "a.txt")

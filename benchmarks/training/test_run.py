@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
+from .image_problems import SmallCnn
 from .images import Images
 from .methods import METHODS, Method
-from .problems import SmallCnn
 from .run import Run, best_rates, equal_process_seconds, train_together
 
 PICTURES = torch.randint(0, 256, (256, 1, 8, 8), dtype=torch.uint8)
@@ -24,7 +24,7 @@ def _start() -> nn.Module:
     return PROBLEM.model()
 
 
-@pytest.mark.parametrize("name", ["mbf", "mbf-filter", "adam", "sgd"])
+@pytest.mark.parametrize("name", ["mbf", "mbf-kernel", "mbf-whole", "adam", "sgd", "muon"])
 def test_every_method_lowers_the_loss(name: str) -> None:
     run = Run(PROBLEM, METHODS[name], PROBLEM.rates[METHODS[name].rates_of][0], _start())
     steps = list(train_together(PROBLEM, [run], seed=0, steps=30))
@@ -58,8 +58,8 @@ def test_losses_are_compared_at_equal_process_time() -> None:
     quick.losses, quick.process_seconds = [4.0, 2.0], [1.0, 2.0]
     slow.losses, slow.process_seconds = [3.0, 1.0], [1.5, 9.0]
     seconds = equal_process_seconds([quick, slow])
-    assert seconds == 2.0
-    assert quick.loss_at(seconds) == 3.0  # both steps
-    assert slow.loss_at(seconds) == 3.0  # the first alone
+    assert seconds == {0: 2.0}
+    assert quick.loss_at(seconds[0]) == 3.0  # both steps
+    assert slow.loss_at(seconds[0]) == 3.0  # the first alone
     assert quick.final_loss == 3.0
     assert slow.final_loss == 2.0

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .options import OPTIONS, SHAPING_OPTIONS, ParamGroup, check_options
+from .options import OPTIONS, SHAPING_OPTIONS, ParamGroup, check_options, power_of
 
 # The state of parameters, as engines export and load it.
 States = dict[Tensor, dict[str, Any]]
@@ -45,6 +45,8 @@ def states_by_parameter(state_dict: Mapping[str, Any], groups: Sequence[ParamGro
             f"state_dict: expected parameter groups of {sizes} tensors, got {saved_sizes}"
         )
     for i, (group, saved) in enumerate(zip(groups, saved_groups, strict=True)):
+        if "power" not in saved:  # of a version whose power was always -1
+            saved = {**saved, "power": None if _inverts(group) else -1.0}
         for name in _MUST_AGREE:
             if name in saved and saved[name] != group[name]:
                 raise ValueError(
@@ -58,6 +60,11 @@ def states_by_parameter(state_dict: Mapping[str, Any], groups: Sequence[ParamGro
             if state.get(i):  # torch's tools leave an empty entry where there is no state
                 states[param] = _upgraded(state[i], saved)
     return states
+
+
+def _inverts(group: ParamGroup) -> bool:
+    """Whether the power is -1 in all layers by default."""
+    return group["power"] is None and power_of(group, "linear") == -1.0
 
 
 def _upgraded(entry: Any, group: ParamGroup) -> Any:

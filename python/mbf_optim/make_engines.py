@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
+from torch.nn.parameter import is_lazy
 
 import mbf_kernels as mk
 from mbf_kernels import MAX_FUSED_BLOCK
@@ -14,7 +15,7 @@ from .elementwise_engine import ElementwiseEngine
 from .engine import Engine
 from .layer_changes import is_same
 from .layers import Layer
-from .options import ParamGroup
+from .options import ParamGroup, power_of
 from .params import check_inverse_dtype
 from .shared_engine import SharedEngine, as_rows
 
@@ -33,28 +34,51 @@ def make_engines(
         present: engines to take instead of new ones where they have just the layers wanted.
     """
     graft = group["graft"] is not None
-    # Keyed by kind, shape of the blocks, dtype and device.
-    together: dict[tuple[str, Shape, torch.dtype, torch.device], list[Layer]] = {}
+    # Keyed by kind, shape of the blocks, power, dtype and device.
+    together: dict[tuple[str, Shape, float, torch.dtype, torch.device], list[Layer]] = {}
     for layer in layers:
         if all(p.numel() == 0 for p in layer.parameters):
             continue
         kind = layer.kind(group["conv"], group["fc"])
         shape = _block_shape(layer, kind, group["max_block"], graft)
         check_inverse_dtype(layer.name, layer.weight, group["inverse_dtype"])
-        key = (kind, shape, layer.weight.dtype, layer.weight.device)
+        power = 0.0 if shape is None else power_of(group, layer.family)
+        key = (kind, shape, power, layer.weight.dtype, layer.weight.device)
         together.setdefault(key, []).append(layer)
     engines: list[Engine] = []
-    for (kind, shape, _, _), members in together.items():
+    for (kind, shape, power, _, _), members in together.items():
         fitting = [engine for engine in present if _serves(engine, kind, members)]
         if fitting:
             engines.append(fitting[0])
         elif shape is None:
             engines.append(ElementwiseEngine(members, kind))
         elif isinstance(shape, int):
+            _check_power(members[0], kind, power)
             engines.append(BlockEngine(members, kind, shape, group["inverse_dtype"], graft))
         else:
             engines.append(SharedEngine(members, kind, group["max_block"], graft))
     return engines
+
+
+def check_power(layers: Iterable[Layer], group: ParamGroup) -> None:
+    """Raises if the blocks of a layer can only be inverted, and another power is wanted."""
+    for layer in layers:
+        power = power_of(group, layer.family)
+        if power == -1.0 or is_lazy(layer.weight):  # of which no shape is known yet
+            continue
+        kind = layer.kind(group["conv"], group["fc"])
+        shape = _block_shape(layer, kind, group["max_block"], group["graft"] is not None)
+        if isinstance(shape, int):
+            _check_power(layer, kind, power)
+
+
+def _check_power(layer: Layer, kind: str, power: float) -> None:
+    if power != -1.0:
+        raise ValueError(
+            f"power: {layer.name} has small blocks of its own (kind {kind!r}), whose power is -1; "
+            f"got {power}. Blocks that rows share (conv='filter' or 'average', fc='average') have "
+            "others, and a parameter group may have a power of its own"
+        )
 
 
 def _serves(engine: Engine, kind: str, layers: Sequence[Layer]) -> bool:

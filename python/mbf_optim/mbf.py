@@ -32,7 +32,8 @@ from .live_state import (
     seen_otherwise,
     states_in,
 )
-from .options import check_options
+from .make_engines import check_power
+from .options import check_options, with_defaults
 from .params import (
     as_groups,
     check_all_named,
@@ -45,7 +46,7 @@ from .warm_start import average_gradients
 
 
 class MBF(torch.optim.Optimizer):
-    r"""Mini-Block Fisher: every convolution kernel, or row of weights, has its own curvature.
+    r"""Mini-Block Fisher: every small block of weights is preconditioned by its own curvature.
 
     It replaces Adam in one line; with ``graft="adam"`` Adam's learning rate carries over:
 
@@ -59,7 +60,7 @@ class MBF(torch.optim.Optimizer):
     >>> loss.backward()
     >>> opt.step()
     >>> opt.diagnostics()["blocks"]
-    {'kernel': 4, 'diagonal': 4, 'average': 1}
+    {'filter': 1, 'diagonal': 4, 'average': 3}
 
     Args:
         params: a module, its ``named_parameters()``, its ``parameters()``, or parameter groups
@@ -69,18 +70,20 @@ class MBF(torch.optim.Optimizer):
         lr: learning rate; may be a tensor.
         momentum: heavy-ball momentum ``M <- momentum M + D``; may be a tensor on the CPU.
         beta: decay of the statistics ``G <- beta G + (1 - beta) D D^T``.
-        damping: added to the diagonal of ``G`` before inversion; None means 3e-3, or 0.3 with
-            ``graft``.
+        damping: added to the diagonal of ``G`` before inversion; None means 3e-3, or with
+            ``graft`` 0.3 for inverses and 0.01 for other powers.
         weight_decay: decoupled, as in AdamW.
         stats_every: steps between updates of the statistics.
         inverse_every: steps between refreshes of the inverses.
-        conv: ``"kernel"``, one block per convolution kernel; ``"average"``, one matrix of that
-            size per layer; ``"filter"``, one per layer over whole filters, the strongest on
-            convolutional networks and the most costly.
+        conv: ``"kernel"``, one block per convolution kernel, as in the paper; ``"average"``, one
+            matrix of that size per layer; ``"filter"``, matrices over whole filters that the
+            filters of a layer share. None means ``"filter"`` with ``graft`` and ``"kernel"``
+            without.
         fc: ``"average"``, one matrix shared by all rows of a layer; ``"row"``, one per row.
         max_block: cuts the rows of ``average``, ``row`` and ``filter`` layers into pieces of at
             most this many columns, each with a matrix of its own (whole input channels for
-            ``filter``).
+            ``filter``); None leaves rows whole. ``"auto"`` means 64 with ``graft`` and None
+            without.
         fisher: which gradients the statistics are taken from: ``"empirical"``, those of the steps;
             ``"true"``, those for labels sampled from the model (see :meth:`curvature`);
             ``"exact"``, those of single samples (see :meth:`sample_curvature`).
@@ -91,6 +94,9 @@ class MBF(torch.optim.Optimizer):
             recommended start, since nothing but Adam's learning rate needs to be set.
         damping_scale: ``"absolute"``, or ``"layer"``: in units of the layer's mean diagonal of
             ``G``. None means ``"layer"`` with ``graft`` and ``"absolute"`` without.
+        power: of ``G + damping I`` in the preconditioner of blocks that rows share; small blocks
+            of their own have -1. None means -1, the inverse, but -0.5 with ``graft`` in linear
+            layers with ``fc="average"``.
         stagger: spread statistics and refreshes evenly over the steps, a part of the blocks at a
             time, so that no step is much slower than the others.
         maximize: maximize the loss instead of minimizing it.
@@ -114,15 +120,16 @@ class MBF(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         stats_every: int = 10,
         inverse_every: int = 100,
-        conv: str = "kernel",
+        conv: str | None = None,
         fc: str = "average",
-        max_block: int | None = None,
+        max_block: int | str | None = "auto",
         fisher: str = "empirical",
         early_refresh: bool = True,
         inverse_dtype: torch.dtype = torch.float32,
         graft: str | None = None,
         *,
         damping_scale: str | None = None,
+        power: float | None = None,
         stagger: bool = False,
         maximize: bool = False,
         on_failure: str = "warn",
@@ -139,6 +146,7 @@ class MBF(torch.optim.Optimizer):
             "conv": conv,
             "fc": fc,
             "max_block": max_block,
+            "power": power,
             "early_refresh": early_refresh,
             "inverse_dtype": inverse_dtype,
             "graft": graft,
@@ -146,7 +154,7 @@ class MBF(torch.optim.Optimizer):
             "stagger": stagger,
             "maximize": maximize,
         }
-        check_options(defaults)
+        check_options(with_defaults(defaults))
         if fisher not in ("empirical", "true", "exact"):
             raise ValueError(f"fisher: expected 'empirical', 'true' or 'exact', got {fisher!r}")
         if on_failure not in ("warn", "raise", "ignore"):
@@ -175,14 +183,14 @@ class MBF(torch.optim.Optimizer):
         if self.param_groups:
             named = any(isinstance(param, tuple) for param in params)
             check_all_named("param_names" in self.param_groups[0], named)
-        group = {**param_group, "params": params}
-        options = {**self.defaults, **group}
+        options = with_defaults({**self.defaults, **param_group, "params": params})
         check_options(options)
         for layer in layers:
             for param in layer.parameters:
                 check_parameter(layer.name, param)
                 check_inverse_dtype(layer.name, param, options["inverse_dtype"])
-        super().add_param_group(group)
+        check_power(layers, options)
+        super().add_param_group(options)
         self._live.add_group(self.param_groups[-1], layers)
 
     def _sync(

@@ -27,6 +27,7 @@ OPTIONS = (
     "conv",
     "fc",
     "max_block",
+    "power",
     "early_refresh",
     "inverse_dtype",
     "graft",
@@ -35,10 +36,18 @@ OPTIONS = (
     "maximize",
 )
 
+# What they are by default with ``graft``: docs/optimizer.md has the measurements.
+GRAFT_CONV = "filter"
+GRAFT_MAX_BLOCK = 64
+GRAFT_LINEAR_POWER = -0.5
+GRAFT_DAMPING = 0.3  # of inverses
+GRAFT_ROOT_DAMPING = 0.01  # of inverse roots
+PAPER_DAMPING = 3e-3
+
 _OPTION_SET = frozenset(OPTIONS)
 
 # Those that shape the state. They cannot change once a group has some.
-SHAPING_OPTIONS = ("conv", "fc", "max_block", "graft", "inverse_dtype")
+SHAPING_OPTIONS = ("conv", "fc", "max_block", "power", "graft", "inverse_dtype")
 
 # --- checking ---------------------------------------------------------------------------------
 
@@ -84,6 +93,20 @@ def check_momentum(momentum: object) -> None:
     _check_number("momentum", _number_in("momentum", momentum), 0.0, 1.0, "a number in [0, 1)")
 
 
+def with_defaults(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with a kind of blocks in place of what stands for the default of it.
+
+    Without ``graft`` that is the paper's, with it the one that trains best at Adam's price.
+    """
+    graft = options["graft"] is not None
+    settled = dict(options)
+    if options["conv"] is None:
+        settled["conv"] = GRAFT_CONV if graft else "kernel"
+    if options["max_block"] == "auto":
+        settled["max_block"] = GRAFT_MAX_BLOCK if graft else None
+    return settled
+
+
 def check_options(options: dict[str, Any]) -> None:
     """Raises for the first option with a value that is not allowed."""
     check_learning_rate(options["lr"])
@@ -96,6 +119,8 @@ def check_options(options: dict[str, Any]) -> None:
         _check_count(name, options[name])
     if options["max_block"] is not None:
         _check_count("max_block", options["max_block"])
+    if options["power"] is not None:
+        _check_number("power", options["power"], -math.inf, 0.0, "a finite number below 0")
     _check_choice("conv", options["conv"], CONV_KINDS)
     _check_choice("fc", options["fc"], FC_KINDS)
     _check_choice("graft", options["graft"], (None, "adam"))
@@ -163,12 +188,24 @@ def _reading_waits(tensor: Tensor) -> bool:
     return tensor.device.type != "cpu"
 
 
-def damping_of(group: ParamGroup) -> tuple[float, bool]:
+def power_of(group: ParamGroup, family: str) -> float:
+    """The power of ``G + damping I`` in layers of this family."""
+    if family not in ("conv", "linear"):
+        return -1.0
+    if group["power"] is not None:
+        return float(group["power"])
+    shared_rows = family == "linear" and group["fc"] == "average"
+    return GRAFT_LINEAR_POWER if group["graft"] is not None and shared_rows else -1.0
+
+
+def damping_of(group: ParamGroup, power: float = -1.0) -> tuple[float, bool]:
     """The damping, and whether it is relative: in units of each layer's mean diagonal of ``G``."""
     graft = group["graft"] is not None
     damping, scale = group["damping"], group["damping_scale"]
     if damping is None:
-        damping = 0.3 if graft else 3e-3
+        damping = PAPER_DAMPING
+        if graft:
+            damping = GRAFT_DAMPING if power == -1.0 else GRAFT_ROOT_DAMPING
     return damping, graft if scale is None else scale == "layer"
 
 

@@ -19,7 +19,14 @@ from .checkpoints import States
 from .curvature import Curvature
 from .engine import Engine, Shapes
 from .layers import Layer
-from .options import ParamGroup, damping_of, learning_rate_of, momentum_correction, momentum_of
+from .options import (
+    ParamGroup,
+    damping_of,
+    learning_rate_of,
+    momentum_correction,
+    momentum_of,
+    power_of,
+)
 
 Grads = Sequence[Tensor | None]
 
@@ -35,7 +42,10 @@ def as_rows(layer: Layer, kind: str) -> mk.Rows:
 
 
 class SharedEngine(Engine):
-    """Shared (`average`, `filter`) and wide per-row (`row`, `kernel`) preconditioners."""
+    """Shared (`average`, `filter`) and wide per-row (`row`, `kernel`) preconditioners.
+
+    All layers are of one family, and so have the same power.
+    """
 
     def __init__(
         self, layers: Sequence[Layer], kind: str, max_block: int | None, graft: bool
@@ -64,7 +74,8 @@ class SharedEngine(Engine):
         sign = -1.0 if group["maximize"] else 1.0
         lr, weight_decay = sign * learning_rate_of(group), sign * group["weight_decay"]
         momentum, beta = momentum_of(group), group["beta"]
-        damping, relative = damping_of(group)
+        power = power_of(group, self.layers[0].family)
+        damping, relative = damping_of(group, power)
         for cohort in self._cohorts(self._layers_present(grads)):
             due = self._due(cohort, group, curvature)
             update = due.update
@@ -83,6 +94,7 @@ class SharedEngine(Engine):
                     damping=damping,
                     relative_damping=relative,
                     debias=True,
+                    power=power,
                     second_moments=self.second_moments,
                     target_norms=self.target_norms,
                     refresh_target_norms=self.target_norms is not None and due.norms,
@@ -143,8 +155,9 @@ class SharedEngine(Engine):
                 self._had_warm_start(i)
 
     def finish_average(self, group: ParamGroup) -> None:
-        damping, relative = damping_of(group)
-        self.blocks.invert_(damping, relative=relative, debias=True)
+        power = power_of(group, self.layers[0].family)
+        damping, relative = damping_of(group, power)
+        self.blocks.invert_(damping, relative=relative, debias=True, power=power)
         self.failures.record(self.blocks.failures())
 
     # --- saving and loading -------------------------------------------------------------------

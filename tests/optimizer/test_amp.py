@@ -127,13 +127,15 @@ def test_training_under_autocast_lowers_the_loss(device, graft):
         assert all(t.dtype in (torch.float32, torch.float64) for t in tensors)
 
 
+@pytest.mark.parametrize("conv", ["kernel", "filter"])
+@pytest.mark.parametrize("max_block", [16, None], ids=["pieces", "whole"])
 @GRAFTS
-def test_a_step_inside_autocast_gives_the_same_bits(device, graft):
+def test_a_step_inside_autocast_gives_the_same_bits(backend, device, graft, max_block, conv):
     """Autocast does not change the precision of the optimizer's own operations."""
     results = []
     for enabled in (False, True):
         model = make_model(device)
-        opt = MBF(model, graft=graft, conv="filter", **SCHEDULE)
+        opt = MBF(model, graft=graft, conv=conv, max_block=max_block, **SCHEDULE)
         for step in range(STEPS):
             opt.zero_grad()
             images, labels = batch(device, step)

@@ -201,7 +201,7 @@ def test_a_run_may_resume_on_another_backend(extension, device, first):
 def test_a_run_may_resume_with_another_dtype_of_inverses(device):
     """Loading into bfloat16 inverses and back rounds the inverses only, not the statistics."""
     model = network(device)
-    options = SCHEDULE | {"graft": "adam"}
+    options = SCHEDULE | {"graft": "adam", "conv": "kernel"}
     opt = MBF(model, **options)
     take_steps(model, opt, range(4))
     wide = snapshot(opt)

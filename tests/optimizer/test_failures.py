@@ -120,7 +120,7 @@ def test_failures_can_be_ignored(device):
 
 
 SPOILT = {
-    "kernel": ("large.weight", (2, 3), {}),
+    "kernel": ("large.weight", (2, 3), {"conv": "kernel"}),
     "average": ("first.weight", (1,), {}),
     "row": ("first.weight", (1,), {"fc": "row"}),
     "filter": ("large.weight", (2,), {"conv": "filter"}),

@@ -227,7 +227,7 @@ BAD_OPTIONS = [
     ("inverse_every", -3, ValueError, r"inverse_every: expected 1 or more, got -3"),
     ("inverse_every", None, TypeError, r"inverse_every: expected an int, got NoneType"),
     ("conv", "kernels", ValueError, r"conv: expected one of 'kernel', .*'filter', got 'kernels'"),
-    ("conv", None, ValueError, r"conv: expected one of .*, got None"),
+    ("conv", 1, ValueError, r"conv: expected one of .*, got 1"),
     ("fc", "filter", ValueError, r"fc: expected one of 'average', 'row', got 'filter'"),
     ("max_block", 0, ValueError, r"max_block: expected 1 or more, got 0"),
     ("max_block", 2.5, TypeError, r"max_block: expected an int, got float"),

@@ -46,9 +46,8 @@ def test_the_parts_of_a_period_cover_all_blocks():
 def test_every_step_updates_its_part(backend, device, graft):
     """A step updates 1/T1 of the statistics and 1/T2 of the inverses; a period updates all."""
     model = network(device)
-    conv_only = MBF(
-        model[:2], 1e-3, stats_every=STATS, inverse_every=INVERSES, graft=graft, stagger=True
-    )
+    options = {"stats_every": STATS, "inverse_every": INVERSES, "stagger": True}
+    conv_only = MBF(model[:2], 1e-3, conv="kernel", graft=graft, **options)
     take_steps(model, conv_only, range(INVERSES + 1))
     tiles = (8 * 40 + 40 * 16) // 16
     touched_inverse = []

@@ -14,7 +14,7 @@ weight_decay:
     G <- beta G + (1 - beta)/r * sum over the r rows of C C^T      at statistics steps
     v <- beta v + (1 - beta) C*C                                   at statistics steps
     n <- || clip(M_hat / (sqrt(v_hat) + 1e-8), -1, 1) ||           at statistics steps
-    P <- (G_hat + lambda I)^-1                                     at refresh steps
+    P <- (G_hat + lambda I)^power                                  at refresh steps
     W <- W - eta (P M + gamma W)                                   every step, without graft
     W <- W - eta (n P M / ||P M|| + gamma W)                       every step, graft="adam"
 
@@ -24,6 +24,8 @@ weight_decay:
     G_hat = G / (1 - beta^t), v_hat = v / (1 - beta^t); after a warm start G and v themselves
     M_hat = (1 - mu) / (1 - mu^k) M
     lambda = damping ("absolute") or max(damping * mean of all diagonals of G_hat, 1e-30) ("layer")
+
+    power = -1; by default -1/2 with graft in linear layers whose rows share matrices
 
 The norms and the mean run over the whole layer. For blocks of one row v is the diagonal of G.
 P is the identity until the first refresh; a block that cannot be factored keeps its last P.
@@ -172,14 +174,30 @@ def damped_inverses(G, damping, last):
     return np.where(np.isfinite(P).all(axis=(1, 2), keepdims=True), P, last)
 
 
+def damped_powers(G, damping, power, last):
+    """(G + damping I)^power of each block, or its `last` one if that cannot be computed."""
+    if power == -1.0:
+        return damped_inverses(G, damping, last)
+    P = last.copy()
+    for i, g in enumerate(G):
+        A = g + damping * np.eye(len(g))
+        if not np.isfinite(A).all():
+            continue
+        values, vectors = np.linalg.eigh(A)
+        if values.min() > 0.0:
+            P[i] = vectors @ np.diag(values**power) @ vectors.T
+    return P
+
+
 class Layer:
     """The state of one layer; `blocks` is None for an elementwise layer."""
 
-    def __init__(self, names, shapes, kind, blocks):
+    def __init__(self, names, shapes, kind, blocks, power):
         self.names = names
         self.shapes = shapes
         self.kind = kind
         self.blocks = blocks
+        self.power = power
         size = sum(math.prod(shape) for shape in shapes)
         self.M = np.zeros(size)
         self.v = np.zeros(size)
@@ -216,14 +234,19 @@ class Float64MBF:
         weight_decay=0.0,
         stats_every=10,
         inverse_every=100,
-        conv="kernel",
+        conv=None,
         fc="average",
-        max_block=None,
+        max_block="auto",
+        power=None,
         early_refresh=True,
         graft=None,
         damping_scale=None,
         maximize=False,
     ):
+        if conv is None:
+            conv = "filter" if graft else "kernel"
+        if max_block == "auto":
+            max_block = 64 if graft else None
         if conv not in ("kernel", "average", "filter") or fc not in ("average", "row"):
             raise ValueError(f"conv={conv!r}, fc={fc!r}")
         if graft not in (None, "adam") or damping_scale not in (None, "absolute", "layer"):
@@ -240,7 +263,8 @@ class Float64MBF:
         self.early_refresh = early_refresh
         self.graft = graft
         self.maximize = maximize
-        self.damping = damping if damping is not None else (0.3 if graft else 3e-3)
+        self.power = power
+        self.damping = damping
         self.damping_scale = damping_scale or ("layer" if graft else "absolute")
         self.params = {
             name: np.array(parameter.detach().cpu().double().numpy(), order="C")
@@ -273,7 +297,12 @@ class Float64MBF:
             groups = module.groups if known else 1
             transposed = module.transposed if known else False
             blocks = conv_blocks(shapes[0], self.conv, groups, transposed, self.max_block)
-        return Layer(names, shapes, kind, blocks)
+        power = -1.0
+        if kind in ("linear", "conv") and self.power is not None:
+            power = self.power
+        elif kind == "linear" and self.fc == "average" and self.graft:
+            power = -0.5
+        return Layer(names, shapes, kind, blocks, power)
 
     @np.errstate(invalid="ignore", over="ignore")
     def step(self, grads, curvature=None, **changed_hyperparameters):
@@ -410,11 +439,17 @@ class Float64MBF:
         correction = self._statistics_correction(layer)
         G_hat = [G / correction for G in layer.G]
         damping = self.damping
+        if damping is None:
+            damping = 3e-3
+            if self.graft:
+                damping = 0.3 if layer.power == -1.0 else 0.01
         if self.damping_scale == "layer":
             diagonals = [np.diagonal(G, axis1=1, axis2=2).ravel() for G in G_hat]
             mean = np.mean(np.concatenate(diagonals))
             damping = max(damping * mean, SMALLEST_RELATIVE_DAMPING)
-        layer.P = [damped_inverses(G, damping, P) for G, P in zip(G_hat, layer.P, strict=True)]
+        layer.P = [
+            damped_powers(G, damping, layer.power, P) for G, P in zip(G_hat, layer.P, strict=True)
+        ]
 
     def _move(self, layer, direction):
         """W <- W - lr (direction + weight_decay W), in place in `params`."""

@@ -32,6 +32,7 @@ OPTIONS = {
     "rows in pieces": {"fc": "row", "max_block": 2},
     "shared pieces": {"max_block": 2},
     "bfloat16 inverses": {"inverse_dtype": torch.bfloat16, "fc": "row"},
+    "inverse roots": {"conv": "filter", "power": -0.5},
     "graft": {"graft": "adam", "lr": 1e-3},
     "graft with weight decay": {"graft": "adam", "lr": 1e-3, "weight_decay": 0.1},
     "graft, maximize": {"graft": "adam", "lr": 1e-3, "maximize": True},
