@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from operator import is_
 from typing import Any
 
@@ -44,6 +45,7 @@ GRAFT_DAMPING = 0.3  # of inverses
 GRAFT_ROOT_DAMPING = 0.01  # of inverse roots
 PAPER_DAMPING = 3e-3
 
+_LARGEST = sys.float_info.max
 _OPTION_SET = frozenset(OPTIONS)
 
 # Those that shape the state. They cannot change once a group has some.
@@ -120,7 +122,7 @@ def check_options(options: dict[str, Any]) -> None:
     if options["max_block"] is not None:
         _check_count("max_block", options["max_block"])
     if options["power"] is not None:
-        _check_number("power", options["power"], -math.inf, 0.0, "a finite number below 0")
+        _check_number("power", options["power"], -_LARGEST, 0.0, "a finite number below 0")
     _check_choice("conv", options["conv"], CONV_KINDS)
     _check_choice("fc", options["fc"], FC_KINDS)
     _check_choice("graft", options["graft"], (None, "adam"))
