@@ -288,7 +288,6 @@ class SharedBlocks:
         backend = self._backend()
         directions = None if targets is None else self._room(backend)
 
-        @torch.no_grad()
         def run(
             grads: list[Tensor | None],
             params: list[Tensor],
@@ -296,14 +295,15 @@ class SharedBlocks:
             squares: list[Tensor],
         ) -> None:
             step = (self._state, params, grads, momenta, squares, options, directions)
-            if inverts or not updating.is_empty:
-                backend.check_shared_step(*step)
-            if not updating.is_empty:
-                backend.shared_update_(self._state, grads, squares, updating)
-            if inverts:
-                present = self._present(grads)
-                self._invert(damping, relative_damping, debias, power, inverting, present)
-            backend.shared_step_(*step)
+            with torch.no_grad():  # decorating a function takes longer, and this one is new
+                if inverts or not updating.is_empty:
+                    backend.check_shared_step(*step)
+                if not updating.is_empty:
+                    backend.shared_update_(self._state, grads, squares, updating)
+                if inverts:
+                    present = self._present(grads)
+                    self._invert(damping, relative_damping, debias, power, inverting, present)
+                backend.shared_step_(*step)
 
         run_checked(
             backend,

@@ -89,7 +89,7 @@ class LstmText(NextCharacter):
     window = 30
     rates: ClassVar = {
         "adam": (3e-3, 1e-2, 3e-2),
-        "sgd": (1.0, 3.0, 10.0),
+        "sgd": (0.3, 1.0, 3.0),
         "soap": (3e-3, 1e-2, 3e-2),
         "muon": (3e-3, 1e-2, 3e-2),
     }
