@@ -36,7 +36,7 @@ $(BUILT): $(READY) setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.*)
 
 build: $(BUILT)  ## set up the environment and build the extension
 
-demo: $(BUILT) images  ## train a small CNN with MBF, Adam and SGD; print a table, write a plot (DATA=folder: on other idx files)
+demo: $(BUILT) images  ## train a small CNN with MBF, Adam, SGD and Muon; print a table, write a plot (DATA=folder: on other idx files)
 	$(BIN)/python -m benchmarks.training $(if $(DATA),--data $(DATA))
 
 images:  # Fashion-MNIST from Debian's package; without it the demo uses scikit-learn's digits
