@@ -62,7 +62,7 @@ def compile_kernels(
 def _cache() -> Path:
     digest = hashlib.sha256(" ".join(FLAGS).encode())
     for path in sorted(
-        [SOURCES / "job.h", *SOURCES.glob("core/*.h"), *SOURCES.glob("cuda/*.[ch]*")]
+        [*SOURCES.glob("*.h"), *SOURCES.glob("core/*.h"), *SOURCES.glob("cuda/*.[ch]*")]
     ):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
