@@ -1,4 +1,4 @@
-"""The plans of csrc/cuda and csrc/core/spd_sweep.h, compiled as plain C++ with sanitizers and run."""
+"""The plans of csrc/cuda and csrc/core/spd_sweep.h, compiled as C++ with sanitizers and run."""
 
 import pytest
 
