@@ -162,6 +162,29 @@ def test_any_memory_gives_the_bits_of_contiguous_tensors(cuda_backend, scene, fo
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+def walkable():
+    """Layers whose rows can be walked in every form of memory."""
+    return [
+        mk.Rows(draw(7, 5, 3, 3), kernels=True),
+        rows(30, 6, 3, 3),
+        rows(37, 50, bias=True),
+        mk.Rows(draw(8, 3, 3, 3), groups=4),
+        mk.Rows(draw(6, 5, 2, 2), groups=2, transposed=True),
+    ]
+
+
+@pytest.mark.parametrize("form", [channels_last, transposed, spread, misaligned])
+def test_strided_rows_are_not_copied(cuda_backend, form, monkeypatch):
+    one = run_steps(torch.clone, walkable, 18)
+
+    def refuse(*_):
+        raise AssertionError("copies were made")
+
+    monkeypatch.setattr("mbf_kernels.calls._run_on_copies", refuse)
+    other = run_steps(form, walkable, 18)
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
 def test_16_byte_accesses_give_the_bits_of_others(cuda_backend):
     def scene():
         return [rows(70, 128), rows(9, 16, 3, 3), mk.Rows(draw(8, 6, 2, 2), kernels=True)]

@@ -100,12 +100,12 @@ def _weight_view(tensor, groups, rows, columns, _width, kind, bias):
         inputs = shape[0] // groups
         view.group_stride, view.row_stride = inputs * strides[0], strides[1]
         view.inner, view.outer_stride = (columns - bias) // inputs, strides[0]
-        view.inner_stride = _joint(shape[2:], strides[2:])
+        view.inner_stride = _one_stride(shape[2:], strides[2:])
         return view
     if kind == ROWS:
         view.group_stride, view.row_stride = rows * strides[0], strides[0]
     elif groups > 1:
-        view.row_stride, first = _joint(shape[:2], strides[:2]), 2
+        view.row_stride, first = _one_stride(shape[:2], strides[:2]), 2
         view.group_stride = rows * view.row_stride
     else:
         view.row_inner, view.row_outer_stride, view.row_stride = shape[1], strides[0], strides[1]
@@ -117,7 +117,15 @@ def _weight_view(tensor, groups, rows, columns, _width, kind, bias):
             view.inner = math.prod(shape[middle:])
             view.outer_stride, view.inner_stride = outer, inner
             return view
-    raise AssertionError("memory that cannot be walked in rows")
+    raise RuntimeError("its memory cannot be walked in rows")
+
+
+def _one_stride(shape, strides):
+    """As the operators do, raises if there is none: the call is then made with copies."""
+    joint = _joint(shape, strides)
+    if joint is None:
+        raise RuntimeError("its memory cannot be walked in rows")
+    return joint
 
 
 def _joint(shape, strides):
