@@ -365,6 +365,7 @@ class NinjaBuild(build_ext):
                 *cuda_units(cuda.flags),
                 Unit("torch/cuda_operators.cpp", [*BASE_FLAGS, *torch_flags, "-DUSE_CUDA"]),
                 Unit("cuda/plan.cpp", BASE_FLAGS),
+                Unit("cuda/shared_plan.cpp", BASE_FLAGS),
             ]
             # Shared: the CUDA runtime that torch has loaded.
             link += ["-ltorch_cuda", "-cudart=shared"]

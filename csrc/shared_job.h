@@ -105,6 +105,9 @@ struct SharedStep {
   const RowTensor* squares;
   const double* weights;
 
+  // [lr, momentum_correction, ...] as in TileJob, or null; only on a GPU.
+  const double* controls;
+
   bool rescales() const { return target_norms.values != nullptr; }
 };
 

@@ -268,8 +268,9 @@ class SharedBlocks:
         squares = [] if second_moments is None else list(second_moments)
         if torch.is_grad_enabled():
             checks.check_not_recording(params=params, momenta=momenta)
+        controls = self._controls(lr, momentum_correction)
         # Reading a learning rate that lies on a GPU would wait for it: plain torch can do without.
-        waits = isinstance(lr, Tensor) and lr.device.type != "cpu"
+        waits = controls is not None
         rate: Any = lr if waits else float(lr)
         scalars = StepScalars(
             rate, float(momentum), float(weight_decay), float(momentum_correction)
@@ -277,7 +278,7 @@ class SharedBlocks:
         if not all(map(math.isfinite, scalars[waits:])):
             checks.refuse_not_finite(scalars)
         targets = self._target_values(target_norms, refresh_target_norms)
-        options = StepOptions(scalars, targets, refresh_target_norms)
+        options = StepOptions(scalars, targets, refresh_target_norms, controls)
         updating = Update(float(beta), self._blocks("update", update))
         inverting = self._blocks("invert", invert)
         inverts = inverting[0] < inverting[1]
@@ -319,6 +320,15 @@ class SharedBlocks:
 
     def _backend(self) -> Backend:
         return shared_backend_for(self.device, self._width, self.stats_dtype)
+
+    def _controls(self, lr: float | Tensor, momentum_correction: float) -> Tensor | None:
+        """:attr:`StepOptions.controls`, if a step on a GPU gets its learning rate from there."""
+        if self.device.type == "cpu" or not isinstance(lr, Tensor) or lr.device.type == "cpu":
+            return None
+        values = torch.full((4,), 1.0, dtype=torch.float64, device=self.device)
+        values[0] = lr.detach().reshape(())
+        values[1] = float(momentum_correction)
+        return values
 
     def _blocks(self, name: str, part: Part) -> tuple[int, int]:
         if isinstance(part, bool):

@@ -26,7 +26,7 @@ class KernelCode:
 
     name: str  # such as run_thread_blocks<9,1>
     symbol: str
-    operation: str  # step, run, dense, damping or apply
+    operation: str  # step, run, dense, damping, apply, or one of SHARED_KERNELS
     sizes: tuple[int, ...]  # block sizes it serves; empty if it serves all
     architecture: str  # such as sm_80
     registers: int
@@ -62,7 +62,7 @@ def compile_kernels(
 def _cache() -> Path:
     digest = hashlib.sha256(" ".join(FLAGS).encode())
     for path in sorted(
-        [SOURCES / "job.h", *SOURCES.glob("core/*.h"), *SOURCES.glob("cuda/*.[ch]*")]
+        [*SOURCES.glob("*.h"), *SOURCES.glob("core/*.h"), *SOURCES.glob("cuda/*.[ch]*")]
     ):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -95,6 +95,7 @@ def _parse(text: str, unit: Unit, architecture: str, cubin: Path) -> Iterable[Ke
         )
         static = re.search(r"(\d+) bytes smem", part)
         operation = _operation(symbol)
+        shared = _shared(symbol)
         dynamic = units.dynamic_shared_bytes(max(unit.sizes)) if unit.sizes else 0
         yield KernelCode(
             name=_plain_name(symbol),
@@ -106,7 +107,7 @@ def _parse(text: str, unit: Unit, architecture: str, cubin: Path) -> Iterable[Ke
             spill_bytes=stores + loads,
             stack_bytes=stack,
             shared_bytes=(int(static[1]) if static else 0) + dynamic,
-            threads=unit.threads,
+            threads=unit.threads if shared is None else shared[1],
             blocks=unit.blocks,
             cubin=cubin,
         )
@@ -119,7 +120,26 @@ def _found(pattern: str, text: str) -> str:
     return match[1]
 
 
+# Kernels for blocks that rows share, by a part of their symbols, with their threads.
+SHARED_KERNELS = {
+    "step_shared_rowsILb0E": ("shared step", units.SHARED_STEP_THREADS),
+    "step_shared_rowsILb1E": ("shared first pass", units.SHARED_STEP_THREADS),
+    "scale_shared_layers": ("shared scale", units.TENSOR_THREADS),
+    "apply_shared_directions": ("shared apply", units.SHARED_STEP_THREADS),
+    "update_shared_rows": ("shared update", units.SHARED_UPDATE_THREADS),
+    "average_shared_blocks": ("shared average", units.TENSOR_THREADS),
+}
+
+
+def _shared(symbol: str) -> tuple[str, int] | None:
+    """The operation and the threads of a kernel for blocks that rows share."""
+    return next((found for part, found in SHARED_KERNELS.items() if part in symbol), None)
+
+
 def _operation(symbol: str) -> str:
+    shared = _shared(symbol)
+    if shared is not None:
+        return shared[0]
     if "damping_of_tensors" in symbol:
         return "damping"
     if "apply_directions" in symbol:

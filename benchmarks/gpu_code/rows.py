@@ -21,6 +21,12 @@ CUDA_OPERATIONS = {
     "dense": "spd_inverse",
     "damping": "relative damping",
     "apply": "rescaled step, second pass",
+    "shared step": "step of rows that share P",
+    "shared first pass": "step of rows that share P, first pass",
+    "shared scale": "step of rows that share P, norms",
+    "shared apply": "step of rows that share P, second pass",
+    "shared update": "update of rows that share G",
+    "shared average": "update of rows that share G, sums of parts",
 }
 
 

@@ -57,14 +57,28 @@ __device__ __forceinline__ double sum_over_lanes(double x) {
   return x;
 }
 
+// The sum over a thread block, returned to all of its threads. The order is always the same.
+template <int Threads>
+__device__ __forceinline__ double sum_over_threads(double x) {
+  __shared__ double sums[Threads / 32];
+  x = sum_over_lanes<32>(x);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
+  __syncthreads();
+  double all = 0;
+  for (int warp = 0; warp < Threads / 32; ++warp) all += sums[warp];
+  return all;
+}
+
 template <class P>
 __device__ __forceinline__ const typename P::Entry* entries(const P& p) {
   return reinterpret_cast<const typename P::Entry*>(p.pool);
 }
 
 template <class P>
-__device__ __forceinline__ const Strides& strides_at(const P& p, uint8_t place) {
-  return reinterpret_cast<const Strides*>(p.pool + P::kPool)[-static_cast<int>(place)];
+__device__ __forceinline__ const typename P::Stride& strides_at(const P& p, uint8_t place) {
+  using Stride = typename P::Stride;
+  return reinterpret_cast<const Stride*>(p.pool + P::kPool)[-static_cast<int>(place)];
 }
 
 // Index of the entry that this thread block belongs to.

@@ -16,4 +16,7 @@ const void* team_kernel(Kernel kernel);
 // Damping or Apply, for all sizes: tensor_kernels.cu.
 const void* tensor_kernel(Kernel kernel);
 
+// SharedStep and those after it: shared_kernels.cu.
+const void* shared_kernel(Kernel kernel);
+
 }  // namespace mbf::cuda

@@ -52,6 +52,7 @@ const void* find_kernel(const Launch& launch) {
   if (launch.kernel == Kernel::Damping || launch.kernel == Kernel::Apply) {
     return tensor_kernel(launch.kernel);
   }
+  if (launch.kernel >= Kernel::SharedStep) return shared_kernel(launch.kernel);
   if (launch.block_size <= kMaxThreadBlock) {
     return find_thread_kernel(launch.kernel, launch.block_size);
   }

@@ -115,10 +115,11 @@ struct DampedTensor {
 };
 
 // A header and a pool: a list of entries at its front, the strides they refer to at its end.
-template <class HeaderType, class EntryType>
+template <class HeaderType, class EntryType, class StrideType = Strides>
 struct Parameters {
   using Header = HeaderType;
   using Entry = EntryType;
+  using Stride = StrideType;
   static constexpr size_t kPool = (kParameterBytes - sizeof(Header) - 8) / 8 * 8;
 
   Header job;

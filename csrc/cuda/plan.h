@@ -16,6 +16,13 @@ enum class Kernel : int32_t {
   Damping,  // absolute damping from relative damping
   Apply,    // second pass of a rescaled step
   Dense,    // spd_inverse
+  // Blocks that rows share:
+  SharedStep,     // a step
+  SharedFirst,    // the first pass of a rescaled step
+  SharedScale,    // the factors of a rescaled step, from the norms of its first pass
+  SharedApply,    // its second pass
+  SharedUpdate,   // sums of D D^T
+  SharedAverage,  // G, from the sums over parts of the rows
 };
 
 struct Launch {

@@ -3,20 +3,9 @@
 #pragma once
 
 #include "natural.cuh"
+#include "rescaled_move.cuh"
 
 namespace mbf::cuda {
-
-// The sum over a thread block, returned to all of its threads.
-__device__ __forceinline__ double sum_over_threads(double x) {
-  __shared__ double sums[kTensorThreads / 32];
-  x = sum_over_lanes<32>(x);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
-  __syncthreads();
-  double all = 0;
-  for (int warp = 0; warp < kTensorThreads / 32; ++warp) all += sums[warp];
-  return all;
-}
 
 // Turns relative damping into absolute damping, one thread block per tensor. It is at least kLeast,
 // so that a tensor whose gradients are all zero has an inverse.
@@ -28,7 +17,7 @@ __global__ void __launch_bounds__(kTensorThreads)
   for (int64_t i = threadIdx.x; i < tensor.tiles; i += kTensorThreads) {
     trace += p.job.tallies[tensor.tile + i].trace;
   }
-  trace = sum_over_threads(trace);
+  trace = sum_over_threads<kTensorThreads>(trace);
   if (threadIdx.x != 0) return;
   const double damping = p.job.damping == nullptr
                              ? tensor.damping
@@ -49,10 +38,10 @@ __device__ __forceinline__ double scale_of_tensor(const ApplyHeader& job,
     direction += norms[i].direction;
     if (job.refresh_targets) adam += norms[i].adam;
   }
-  direction = sum_over_threads(direction);
+  direction = sum_over_threads<kTensorThreads>(direction);
   double target;
   if (job.refresh_targets) {
-    target = sqrt(sum_over_threads(adam));
+    target = sqrt(sum_over_threads<kTensorThreads>(adam));
     const bool first = first_unit && segment.tile == segment.tensor_tile;
     if (first && threadIdx.x == 0) job.target_norms[segment.tensor] = target;
   } else {
@@ -60,18 +49,6 @@ __device__ __forceinline__ double scale_of_tensor(const ApplyHeader& job,
   }
   return direction > 0 ? target / sqrt(direction) : 0.0;
 }
-
-// W <- W - (rate u + decay W). Where a direction is so small that the factor which rescales it does
-// not fit float32, it is multiplied in double.
-struct Move {
-  double rate;
-  float decay;
-  __device__ __forceinline__ float operator()(float w, float u) const {
-    const float change = fabs(rate) < 1e30 ? static_cast<float>(rate) * u
-                                           : static_cast<float>(rate * static_cast<double>(u));
-    return w - (change + decay * w);
-  }
-};
 
 __global__ void __launch_bounds__(kTensorThreads)
     apply_directions(const __grid_constant__ ApplyParameters p) {

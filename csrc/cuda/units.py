@@ -79,6 +79,10 @@ THREAD_TILES = parse_constant(_SIZE_CLASSES, "kThreadTiles")
 PATCH = parse_constant(_SIZE_CLASSES, "kPatch")
 TENSOR_THREADS = parse_constant(_SIZE_CLASSES, "kTensorThreads")
 TEAMS = parse_teams(_SIZE_CLASSES)
+# Threads of the kernels on blocks that rows share: of steps and of updates.
+_SHARED = (FOLDER / "shared_parameters.h").read_text()
+SHARED_STEP_THREADS = parse_constant(_SHARED, "kStepThreads")
+SHARED_UPDATE_THREADS = parse_constant(_SHARED, "kUpdateThreads")
 
 
 def _team_unit(kind: int) -> Unit:
@@ -95,9 +99,11 @@ def _thread_unit(size: int) -> Unit:
 
 
 TENSOR_UNIT = Unit("tensor_kernels.cu", "", (), TENSOR_THREADS, 0)
+# Its kernels have different numbers of threads.
+SHARED_UNIT = Unit("shared_kernels.cu", "", (), SHARED_UPDATE_THREADS, 0)
 TEAM_UNITS = tuple(_team_unit(kind) for kind in range(len(TEAMS)))
 THREAD_UNITS = tuple(_thread_unit(size) for size in range(1, MAX_THREAD_BLOCK + 1))
-KERNEL_UNITS = (TENSOR_UNIT, *TEAM_UNITS, *THREAD_UNITS)
+KERNEL_UNITS = (TENSOR_UNIT, SHARED_UNIT, *TEAM_UNITS, *THREAD_UNITS)
 
 # What nvcc compiles, as (source, define).
 TRANSLATION_UNITS = (("launch.cu", ""), *((unit.source, unit.define) for unit in KERNEL_UNITS))

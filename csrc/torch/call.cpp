@@ -50,6 +50,14 @@ StepScalars<double> step_scalars(const std::vector<double>& values) {
   return scalars;
 }
 
+const double* check_controls(const Tensor& controls, const Place& place) {
+  if (!place.cuda) {
+    fail("controls: expected None on cpu, where lr and the tiles are the host's to say");
+  }
+  check_state("controls", controls, {4}, kDouble, place);
+  return static_cast<const double*>(controls.data_ptr());
+}
+
 int64_t matrix_size(const Tensor& matrices, const Place& place) {
   const auto sizes = matrices.sizes();
   const int64_t dims = matrices.dim();
@@ -229,12 +237,8 @@ void Call::set_targets(const std::optional<Tensor>& target_norms, bool refresh,
 
 void Call::set_controls(const std::optional<Tensor>& controls) {
   if (!controls) return;
-  if (!place_.cuda) {
-    fail("controls: expected None on cpu, where lr and the tiles are the host's to say");
-  }
-  check_state("controls", *controls, {4}, kDouble, place_);
+  job_.controls = check_controls(*controls, place_);
   memory_.add("controls", *controls, false);
-  job_.controls = static_cast<const double*>(controls->data_ptr());
 }
 
 const TileJob& Call::checked() {

@@ -60,6 +60,9 @@ ScalarType stats_dtype(const char* name, const Tensor& tensor, const Place& plac
 // The scalars of a step from the values of an argument.
 StepScalars<double> step_scalars(const std::vector<double>& values);
 
+// [lr, momentum_correction, update, invert] on the device; refused on a CPU.
+const double* check_controls(const Tensor& controls, const Place& place);
+
 // The size d of square matrices (..., d, d), if the kernels serve it.
 int64_t matrix_size(const Tensor& matrices, const Place& place);
 

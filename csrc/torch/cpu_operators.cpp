@@ -34,7 +34,4 @@ struct Cpu {
 }  // namespace
 }  // namespace mbf
 
-STABLE_TORCH_LIBRARY_IMPL(mbf_kernels, CPU, m) {
-  mbf::implement_operators<mbf::Cpu>(m);
-  mbf::implement_shared_operators<mbf::Cpu>(m);
-}
+STABLE_TORCH_LIBRARY_IMPL(mbf_kernels, CPU, m) { mbf::implement_operators<mbf::Cpu>(m); }

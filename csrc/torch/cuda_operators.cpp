@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "../cuda/launch.h"
+#include "../cuda/shared_plan.h"
 #include "operators.h"
 
 namespace mbf {
@@ -19,14 +20,17 @@ struct Cuda {
     return {true, state.get_device_index()};
   }
 
+  // Room for absolute damping, only for inversions with relative damping.
   static void run(const TileJob& job, const Place& place, const Tensor& state) {
-    // Room for absolute damping, only for inversions with relative damping. It is from torch's own
-    // pool, whose memory a captured graph keeps.
-    std::optional<Tensor> room;
-    const int64_t doubles = cuda::damping_room(job);
-    if (doubles > 0) room = torch::stable::new_empty(state, {doubles}, ScalarType::Double);
-    double* absolute_damping = room ? static_cast<double*>(room->data_ptr()) : nullptr;
-    cuda::launch(cuda::plan(job, absolute_damping), place.index, current_stream(place));
+    launch(job, cuda::damping_room(job), place, state);
+  }
+
+  static void run(const SharedStep& job, const Place& place, const Tensor& state) {
+    launch(job, cuda::scratch_room(job), place, state);
+  }
+
+  static void run(const SharedUpdate& job, const Place& place, const Tensor& state) {
+    launch(job, cuda::scratch_room(job), place, state);
   }
 
   static void run(const DenseJob& job, const Place& place, const Tensor&) {
@@ -34,6 +38,16 @@ struct Cuda {
   }
 
   static void prepare(const Tensor&) {}
+
+ private:
+  // Scratch memory is from torch's own pool, whose memory a captured graph keeps.
+  template <class Job>
+  static void launch(const Job& job, int64_t doubles, const Place& place, const Tensor& state) {
+    std::optional<Tensor> room;
+    if (doubles > 0) room = torch::stable::new_empty(state, {doubles}, ScalarType::Double);
+    double* scratch = room ? static_cast<double*>(room->data_ptr()) : nullptr;
+    cuda::launch(cuda::plan(job, scratch), place.index, current_stream(place));
+  }
 };
 
 }  // namespace

@@ -112,19 +112,15 @@ void shared_step_(const TensorList& params, const TensorList& grads, const Tenso
                   const Tensor& inverse, const Tensor& layout, const std::vector<double>& scalars,
                   const TensorList& squares, std::optional<Tensor> weights,
                   std::optional<Tensor> target_norms, bool refresh_targets,
-                  std::optional<Tensor> directions, bool check_only) {
+                  std::optional<Tensor> directions, bool check_only,
+                  std::optional<Tensor> controls) {
   SharedCall call(Device::place(inverse), layout);
   call.set_inverse(inverse);
   call.set_step(params, grads, momenta, scalars);
   call.set_targets(target_norms, refresh_targets, squares, weights, directions);
+  call.set_controls(controls);
   const SharedStep& job = call.checked_step();
   if (!check_only) Device::run(job, call.place(), inverse);
-}
-
-template <class Device, class Library>
-void implement_shared_operators(Library& m) {
-  m.impl("shared_update_", TORCH_BOX(&shared_update_<Device>));
-  m.impl("shared_step_", TORCH_BOX(&shared_step_<Device>));
 }
 
 // For the body of STABLE_TORCH_LIBRARY_IMPL.
@@ -135,6 +131,8 @@ void implement_operators(Library& m) {
   m.impl("invert_", TORCH_BOX(&invert_<Device>));
   m.impl("step_", TORCH_BOX(&step_<Device>));
   m.impl("fused_step_", TORCH_BOX(&fused_step_<Device>));
+  m.impl("shared_update_", TORCH_BOX(&shared_update_<Device>));
+  m.impl("shared_step_", TORCH_BOX(&shared_step_<Device>));
 }
 
 }  // namespace mbf

@@ -33,5 +33,5 @@ STABLE_TORCH_LIBRARY(mbf_kernels, m) {
       "shared_step_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momenta, Tensor inverse, "
       "Tensor layout, float[] scalars, Tensor[] squares, Tensor? weights=None, "
       "Tensor(c!)? target_norms=None, bool refresh_targets=False, "
-      "Tensor(d!)? directions=None, bool check_only=False) -> ()");
+      "Tensor(d!)? directions=None, bool check_only=False, Tensor? controls=None) -> ()");
 }

@@ -121,6 +121,12 @@ void SharedCall::set_targets(const std::optional<Tensor>& target_norms, bool ref
   step_.squares = squares_.data();
 }
 
+void SharedCall::set_controls(const std::optional<Tensor>& controls) {
+  if (!controls) return;
+  step_.controls = check_controls(*controls, place_);
+  memory_.add("controls", *controls, false);
+}
+
 const SharedUpdate& SharedCall::checked_update() {
   memory_.check(place_);
   return update_;

@@ -28,6 +28,7 @@ class SharedCall {
   void set_targets(const std::optional<Tensor>& target_norms, bool refresh,
                    const TensorList& squares, const std::optional<Tensor>& weights,
                    const std::optional<Tensor>& directions);
+  void set_controls(const std::optional<Tensor>& controls);
 
   // Make the checks that need all tensors of the call.
   const SharedUpdate& checked_update();

@@ -54,7 +54,7 @@ class Compiled(Backend):
         self.name = name
         self.devices = (name,)
         self.serves_float64 = name == "cpu"
-        self.max_shared_block = MAX_FUSED_SHARED_BLOCK if name == "cpu" else 0
+        self.max_shared_block = MAX_FUSED_SHARED_BLOCK
 
     def availability(self) -> Availability:
         if EXTENSION is None:
@@ -168,6 +168,8 @@ class Compiled(Backend):
 
     def shared_directions(self, forms: Sequence[RowForm]) -> int:
         """On a CPU those of a few whole layers, which take both passes together."""
+        if self.name != "cpu":
+            return super().shared_directions(forms)
         sizes = [form.direction_elements for form in forms]
         return min(sum(sizes), max(*sizes, ROUND_BYTES // 4)) if sizes else 0
 
@@ -202,11 +204,13 @@ class Compiled(Backend):
         directions: Tensor | None,
     ) -> None:
         mark_written(params, momenta)
-        scalars, target_norms, refresh, _ = options
+        scalars, target_norms, refresh, controls = options
+        if controls is not None:
+            scalars = scalars._replace(lr=0.0)  # a tensor on the device, which controls carry
         torch.ops.mbf_kernels.shared_step_(
             params, _with_absent(grads, state), momenta, state.inverse, state.table, scalars,
             squares if refresh else [], state.weights if refresh else None, target_norms, refresh,
-            directions,
+            directions, controls=controls,
         )  # fmt: skip
 
     def check_shared_step(
@@ -219,10 +223,13 @@ class Compiled(Backend):
         options: StepOptions,
         directions: Tensor | None,
     ) -> None:
-        scalars, target_norms, refresh, _ = options
+        scalars, target_norms, refresh, controls = options
+        if controls is not None:
+            scalars = scalars._replace(lr=0.0)
         torch.ops.mbf_kernels.shared_step_(
             params, _with_absent(grads, state), momenta, state.inverse, state.table, scalars,
             squares, state.weights, target_norms, refresh, directions, check_only=True,
+            controls=controls,
         )  # fmt: skip
 
     @staticmethod

@@ -1,11 +1,16 @@
 // A C interface to plan.cpp, for tests that run its launches elsewhere.
 #include <cstddef>
 
-#include "../../csrc/cuda/plan.h"
+#include "../../csrc/cuda/shared_plan.h"
 
 using mbf::BlockView;
 using mbf::DenseJob;
 using mbf::PerTensor;
+using mbf::RowTensor;
+using mbf::RowView;
+using mbf::SharedLayer;
+using mbf::SharedStep;
+using mbf::SharedUpdate;
 using mbf::TileJob;
 using mbf::TileRange;
 using mbf::cuda::Launch;
@@ -74,6 +79,52 @@ constexpr Member kMembers[] = {
     MEMBER(DenseJob, inverses),
     MEMBER(DenseJob, info),
     MEMBER(DenseJob, damping),
+    MEMBER(RowView, data),
+    MEMBER(RowView, format),
+    MEMBER(RowView, columns),
+    MEMBER(RowView, group_stride),
+    MEMBER(RowView, row_inner),
+    MEMBER(RowView, row_outer_stride),
+    MEMBER(RowView, row_stride),
+    MEMBER(RowView, inner),
+    MEMBER(RowView, outer_stride),
+    MEMBER(RowView, inner_stride),
+    MEMBER(RowTensor, weight),
+    MEMBER(RowTensor, bias),
+    MEMBER(SharedLayer, groups),
+    MEMBER(SharedLayer, rows),
+    MEMBER(SharedLayer, columns),
+    MEMBER(SharedLayer, width),
+    MEMBER(SharedLayer, pieces),
+    MEMBER(SharedLayer, bias),
+    MEMBER(SharedLayer, first_block),
+    MEMBER(SharedLayer, offset),
+    MEMBER(SharedUpdate, float64),
+    MEMBER(SharedUpdate, layers),
+    MEMBER(SharedUpdate, layer),
+    MEMBER(SharedUpdate, first),
+    MEMBER(SharedUpdate, last),
+    MEMBER(SharedUpdate, grads),
+    MEMBER(SharedUpdate, squares),
+    MEMBER(SharedUpdate, stats),
+    MEMBER(SharedUpdate, weights),
+    MEMBER(SharedUpdate, left_out),
+    MEMBER(SharedUpdate, beta),
+    MEMBER(SharedStep, float64),
+    MEMBER(SharedStep, layers),
+    MEMBER(SharedStep, layer),
+    MEMBER(SharedStep, params),
+    MEMBER(SharedStep, grads),
+    MEMBER(SharedStep, momenta),
+    MEMBER(SharedStep, inverse),
+    MEMBER(SharedStep, scalars),
+    MEMBER(SharedStep, target_norms),
+    MEMBER(SharedStep, directions),
+    MEMBER(SharedStep, direction_room),
+    MEMBER(SharedStep, refresh_targets),
+    MEMBER(SharedStep, squares),
+    MEMBER(SharedStep, weights),
+    MEMBER(SharedStep, controls),
     MEMBER(LaunchView, kernel),
     MEMBER(LaunchView, block_size),
     MEMBER(LaunchView, grid),
@@ -100,6 +151,14 @@ std::vector<Launch>* plan_tiles(const TileJob* job, double* absolute_damping) {
 std::vector<Launch>* plan_dense(const DenseJob* job) {
   return new std::vector<Launch>(mbf::cuda::plan(*job));
 }
+std::vector<Launch>* plan_shared_step(const SharedStep* job, double* scratch) {
+  return new std::vector<Launch>(mbf::cuda::plan(*job, scratch));
+}
+std::vector<Launch>* plan_shared_update(const SharedUpdate* job, double* scratch) {
+  return new std::vector<Launch>(mbf::cuda::plan(*job, scratch));
+}
+int64_t shared_step_room(const SharedStep* job) { return mbf::cuda::scratch_room(*job); }
+int64_t shared_update_room(const SharedUpdate* job) { return mbf::cuda::scratch_room(*job); }
 // The kind of team that serves blocks of this size; -1 where one thread does.
 int32_t team_kind(int32_t block_size) {
   return block_size <= mbf::cuda::kMaxThreadBlock ? -1 : mbf::cuda::team_kind(block_size);

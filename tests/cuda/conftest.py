@@ -8,9 +8,6 @@ from tests.support.cuda_on_cpu import CudaOnCpu
 from tests.support.operator_arguments import registered_operators
 from tests.support.requirements import nvcc, ptxcpu, require
 
-# Blocks that rows share run in plain torch on a GPU.
-NO_CUDA_KERNELS = {"shared_update_", "shared_step_"}
-
 
 @pytest.fixture
 def cuda():
@@ -22,7 +19,7 @@ def cuda():
 @pytest.fixture
 def cuda_backend(cuda, extension, monkeypatch):
     """The same operators in place of those that MiniBlocks calls, which needs the extension."""
-    for name in registered_operators() - NO_CUDA_KERNELS:
+    for name in registered_operators():
         monkeypatch.setattr(torch.ops.mbf_kernels, name, getattr(cuda, name))
     with mk.use_backend("cpu"):
         yield cuda

@@ -30,6 +30,16 @@ def test_the_build_names_known_architectures(extension):
         assert mk.build_info().cuda_architectures == ()
 
 
+def test_the_cpu_operator_for_shared_blocks_refuses_controls(extension):
+    param, absent = torch.ones(3, 4), torch.empty(0, dtype=torch.bool)
+    state = mk.SharedBlocks([param])._state
+    with pytest.raises(RuntimeError, match="controls: expected None on cpu"):
+        torch.ops.mbf_kernels.shared_step_(
+            [param], [absent], [param.clone()], state.inverse, state.table, [0.1, 0.9, 0.0, 1.0],
+            [], controls=torch.zeros(4, dtype=torch.float64),
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["step_", "fused_step_"])
 def test_cpu_operators_refuse_controls(extension, name):
     arguments = operator_arguments(name) | {"controls": torch.zeros(4, dtype=torch.float64)}

@@ -8,3 +8,4 @@ from tests.support.requirements import extension, nvcc, ptxcpu
 pytestmark = [pytest.mark.cuda_ptx, pytest.mark.slow]
 
 TestTraffic = Suite("cuda/traffic_suite.py", extension, nvcc, ptxcpu).test_class()
+TestSharedTraffic = Suite("cuda/shared_traffic_suite.py", extension, nvcc, ptxcpu).test_class()

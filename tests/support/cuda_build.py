@@ -18,7 +18,7 @@ PTX_ARCHITECTURE = "compute_80"
 def source_hash():
     digest = hashlib.sha256()
     files = [
-        CSRC / "job.h",
+        *CSRC.glob("*.h"),
         *CSRC.glob("core/*.h"),
         *CSRC.glob("cuda/*.[ch]*"),
         *TESTS.glob("cpp/cuda_*"),
@@ -45,8 +45,9 @@ def module(unit):
 
 @cache
 def plan_library():
-    """csrc/cuda/plan.cpp with the C interface of tests/cpp/cuda_plan_c.cpp."""
-    sources = [CSRC / "cuda" / "plan.cpp", TESTS / "cpp" / "cuda_plan_c.cpp"]
+    """csrc/cuda/plan.cpp and shared_plan.cpp with the C interface of tests/cpp/cuda_plan_c.cpp."""
+    plans = [CSRC / "cuda" / "plan.cpp", CSRC / "cuda" / "shared_plan.cpp"]
+    sources = [*plans, TESTS / "cpp" / "cuda_plan_c.cpp"]
     command = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", *map(str, sources), "-o"]
     with build_cache.locked("plan"):
         return ctypes.CDLL(str(build_cache.made(command, source_hash(), "plan.so")))

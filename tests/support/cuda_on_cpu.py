@@ -27,10 +27,24 @@ import torch
 from csrc.cuda import units
 from mbf_kernels.block_view import block_view
 from mbf_kernels.options import StepScalars
-from tests.support import cuda_build
+from tests.support import cuda_build, shared_jobs
+from tests.support.shared_jobs import FORMATS, PerTensor
 
-FORMATS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
-KERNELS = ("Step", "Run", "Damping", "Apply", "Dense")
+KERNELS = (
+    *("Step", "Run", "Damping", "Apply", "Dense"),
+    *("SharedStep", "SharedFirst", "SharedScale", "SharedApply", "SharedUpdate", "SharedAverage"),
+)
+# The kernels whose names do not depend on a size, and their units.
+SYMBOLS = {
+    "Damping": (units.TENSOR_UNIT, "damping_of_tensors"),
+    "Apply": (units.TENSOR_UNIT, "apply_directions"),
+    "SharedStep": (units.SHARED_UNIT, "step_shared_rowsILb0E"),
+    "SharedFirst": (units.SHARED_UNIT, "step_shared_rowsILb1E"),
+    "SharedScale": (units.SHARED_UNIT, "scale_shared_layers"),
+    "SharedApply": (units.SHARED_UNIT, "apply_shared_directions"),
+    "SharedUpdate": (units.SHARED_UNIT, "update_shared_rows"),
+    "SharedAverage": (units.SHARED_UNIT, "average_shared_blocks"),
+}
 
 
 class TileRange(Structure):
@@ -42,10 +56,6 @@ class BlockView(Structure):
         *(("data", c_void_p), ("format", c_int8), ("contiguous", c_bool), ("inner", c_int64)),
         *(("outer_stride", c_int64), ("inner_stride", c_int64), ("element_stride", c_int64)),
     )
-
-
-class PerTensor(Structure):
-    _fields_ = (("values", c_void_p), ("one_for_all", c_bool), ("on_device", c_bool))
 
 
 class TileJob(Structure):
@@ -87,7 +97,10 @@ class Member(Structure):
 
 def mirrored_members():
     """``(struct, member, offset, bytes)`` of every member of the structs above, in order."""
-    structs = (TileRange, BlockView, PerTensor, TileJob, DenseJob, LaunchView)
+    structs = (
+        *(TileRange, BlockView, PerTensor, TileJob, DenseJob),
+        *(*shared_jobs.STRUCTS, LaunchView),
+    )
     return [
         (struct.__name__, name, getattr(struct, name).offset, getattr(struct, name).size)
         for struct in structs
@@ -112,8 +125,9 @@ def plan_library():
     library.step_scalar.restype = c_char_p
     names = [library.step_scalar(i) for i in range(len(StepScalars._fields) + 1)]
     assert names == [*(name.encode() for name in StepScalars._fields), None]
-    for name in ("plan_tiles", "plan_dense"):
+    for name in ("plan_tiles", "plan_dense", "plan_shared_step", "plan_shared_update"):
         getattr(library, name).restype = c_void_p
+    library.shared_step_room.restype = library.shared_update_room.restype = c_int64
     library.launch_view.restype = LaunchView
     library.damping_room.restype = c_int64
     library.launch_view.argtypes = (c_void_p, ctypes.c_uint64)
@@ -126,9 +140,9 @@ def plan_library():
 
 def kernel_of(name, block_size):
     """The compiled kernel that csrc/cuda/launch.cu would launch."""
-    if name in ("Damping", "Apply"):
-        kernels = cuda_build.module(units.TENSOR_UNIT)
-        return kernels.kernel({"Damping": "damping_of_tensors", "Apply": "apply_directions"}[name])
+    if name in SYMBOLS:
+        unit, symbol = SYMBOLS[name]
+        return cuda_build.module(unit).kernel(symbol)
     unit = units.unit_of(block_size)
     stem = "thread" if unit in units.THREAD_UNITS else "team"
     instance = unit.define.split("=")[1]
@@ -269,6 +283,31 @@ class CudaOnCpu:
         if controls is not None:
             job.controls = controls.data_ptr()
         return job
+
+    def _run_shared(self, name, job, buffers):
+        library = plan_library()
+        room = getattr(library, f"shared_{name}_room")(byref(job))
+        scratch = torch.full((room,), float("nan"), dtype=torch.float64)
+        plan = getattr(library, f"plan_shared_{name}")
+        planned = plan(byref(job), c_void_p(scratch.data_ptr()))
+        self._run(c_void_p(planned), [*buffers, scratch])
+
+    def shared_update_(self, stats, weights, left_out, grads, squares, layout, blocks, beta):
+        job = shared_jobs.update_job(stats, weights, left_out, grads, squares, layout, blocks, beta)
+        self._run_shared("update", job, [stats, weights, left_out, *grads, *squares])
+
+    def shared_step_(
+        self, params, grads, momenta, inverse, layout, scalars, squares, weights=None,
+        target_norms=None, refresh_targets=False, directions=None, check_only=False, controls=None,
+    ):  # fmt: skip
+        if check_only:
+            return
+        job = shared_jobs.step_job(
+            params, grads, momenta, inverse, layout, scalars, squares, weights, target_norms,
+            refresh_targets, directions, controls,
+        )  # fmt: skip
+        buffers = [*params, *grads, *momenta, inverse, *squares, weights, target_norms]
+        self._run_shared("step", job, [*buffers, directions, controls])
 
     def spd_inverse(self, matrices, damping):
         matrices = matrices.contiguous()
