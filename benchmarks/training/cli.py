@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -17,7 +18,8 @@ from torch import nn
 
 from ..common import machine
 from ..common.progress import progress_bar
-from . import plots, report
+from . import plots, report, summary
+from .image_problems import CifarResNet
 from .images import DataError
 from .methods import METHODS, Method
 from .problem import Problem
@@ -26,6 +28,7 @@ from .run import Run, best_rates, train_together
 
 DEFAULT_METHODS = ("mbf", "adam", "sgd", "muon")
 CORES = os.cpu_count() or 1
+ALL = "all"
 
 
 def _methods(_: click.Context, __: click.Parameter, value: str) -> tuple[Method, ...]:
@@ -36,15 +39,34 @@ def _methods(_: click.Context, __: click.Parameter, value: str) -> tuple[Method,
     return tuple(METHODS[name] for name in names)
 
 
+def _rates(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, float]:
+    rates: dict[str, float] = {}
+    for value in values:
+        name, number = (value.split("=", 1) + [""])[:2]
+        try:
+            rates[name] = float(number)
+        except ValueError:
+            raise click.BadParameter(
+                f"expected NAME=LR, such as adam=3e-3, got {value!r}"
+            ) from None
+        if name not in METHODS or not METHODS[name].is_rival:
+            rivals = ", ".join(method.name for method in METHODS.values() if method.is_rival)
+            raise click.BadParameter(f"{value}: expected one of {rivals}, got {name!r}")
+        if not 0 < rates[name] < math.inf:
+            raise click.BadParameter(f"{value}: expected a positive learning rate")
+    return rates
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--problem",
     "problem_name",
-    type=click.Choice(list(PROBLEMS)),
+    type=click.Choice([*PROBLEMS, ALL]),
     default="cnn",
     show_default=True,
     help="Network and data: cnn and autoencoder take Fashion-MNIST, cifar-resnet takes CIFAR-10, "
-    "transformer and lstm take the text of Python's standard library.",
+    "transformer and lstm take the text of Python's standard library. all: one after the other; "
+    "--data is then the folder of CIFAR-10.",
 )
 @click.option(
     "--optimizers",
@@ -82,6 +104,14 @@ def _methods(_: click.Context, __: click.Parameter, value: str) -> tuple[Method,
     help="Number of races, with seeds from --seed on. Learning rates are chosen with the first.",
 )
 @click.option(
+    "--rate",
+    "rates",
+    multiple=True,
+    metavar="NAME=LR",
+    callback=_rates,
+    help="The learning rate of a rival, instead of a search: --rate adam=3e-3. May be repeated.",
+)
+@click.option(
     "--data",
     type=click.Path(path_type=Path),
     help="Folder with the idx files of MNIST or Fashion-MNIST (cnn, autoencoder), or with CIFAR-10 "
@@ -104,6 +134,7 @@ def main(
     threads: int,
     seed: int,
     seeds: int,
+    rates: dict[str, float],
     data: Path | None,
     output: Path,
     quick: bool,
@@ -117,30 +148,44 @@ def main(
     """
     torch.set_num_threads(threads)
     console = Console() if sys.stdout.isatty() else Console(width=130)
-    problem = _load(console, PROBLEMS[problem_name], data)
-    steps = steps or problem.default_steps(quick)
     described = machine.describe(torch.device("cpu"))
     console.print(machine.headline(described), highlight=False)
-
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run still reports
-    began = time.perf_counter()
-    contest = Contest(console, problem, methods, range(seed, seed + seeds), steps)
-    interrupted = contest.run()
-    seconds = time.perf_counter() - began
-    if contest.race_begun:
-        report.print_race(console, problem, contest.race)
-    options = {"steps": steps, "threads": threads, "seed": seed, "seeds": seeds}
-    head = {
-        "machine": described,
-        "options": {"problem": problem_name, **options},
-        "data": str(problem.data),
-        "seconds": seconds,
-        "interrupted": interrupted,
-    }
-    _write(console, head, contest, output)
-    console.print(f"{'Interrupted after' if interrupted else 'Took'} {seconds:.0f} s.")
-    if interrupted:
-        sys.exit(130)
+    names = list(PROBLEMS) if problem_name == ALL else [problem_name]
+    problems = [
+        _load(console, kind, data if problem_name != ALL or kind is CifarResNet else None)
+        for kind in map(PROBLEMS.__getitem__, names)
+    ]  # all of them before the first run: missing data is an error at once
+    options = {"threads": threads, "seed": seed, "seeds": seeds}
+    written = []
+    for problem in problems:
+        contest = Contest(
+            console,
+            problem,
+            methods,
+            range(seed, seed + seeds),
+            steps or problem.default_steps(quick),
+            rates,
+        )
+        began = time.perf_counter()
+        interrupted = contest.run()
+        seconds = time.perf_counter() - began
+        if contest.race_begun:
+            report.print_race(console, problem, contest.race)
+        head = {
+            "machine": described,
+            "options": {"problem": problem.name, "steps": contest.steps, **options},
+            "title": problem.title,
+            "data": str(problem.data),
+            "seconds": seconds,
+            "interrupted": interrupted,
+        }
+        written.append(_write(console, head, contest, output))
+        console.print(f"{'Interrupted after' if interrupted else 'Took'} {seconds:.0f} s.")
+        if interrupted:
+            sys.exit(130)
+    if len(written) > 1:
+        summary.print_summary(console, written)
 
 
 def _load(console: Console, kind: type[Problem], folder: Path | None) -> Problem:
@@ -165,17 +210,19 @@ class Contest:
         methods: Sequence[Method],
         seeds: Sequence[int],
         steps: int,
+        rates: Mapping[str, float],
     ) -> None:
         self.console = console
         self.problem = problem
         self.methods = methods
         self.seeds = seeds
         self.steps = steps
+        self.rates = dict(rates)
         start = self._start(seeds[0])
         self.search = [
             Run(problem, method, rate, start, seeds[0])
             for method in methods
-            if method.is_rival
+            if method.is_rival and method.name not in rates
             for rate in problem.rates[method.name]
         ]
         self.race: list[Run] = []
@@ -196,7 +243,7 @@ class Contest:
             if self.search:
                 self._train("learning rates", self.search, self.seeds[0])
                 report.print_search(self.console, self.search)
-            rates = best_rates(self.search)
+            rates = best_rates(self.search) | self.rates
             for seed in self.seeds:
                 self._race(seed, rates)
         except KeyboardInterrupt:
@@ -237,7 +284,8 @@ def _live(runs: Sequence[Run]) -> str:
     )
 
 
-def _write(console: Console, head: dict[str, object], contest: Contest, output: Path) -> None:
+def _write(console: Console, head: dict[str, object], contest: Contest, output: Path) -> Path:
+    """Writes results and plot; returns where the results are."""
     stem = f"training_{contest.problem.name}"
     written = [output / f"{stem}.json"]
     try:
@@ -251,3 +299,4 @@ def _write(console: Console, head: dict[str, object], contest: Contest, output: 
     except OSError as error:
         raise click.ClickException(f"cannot write to {output}: {error}") from error
     console.print("Written: " + ", ".join(map(str, written)), highlight=False, markup=False)
+    return written[0]

@@ -25,7 +25,7 @@ def print_search(console: Console, runs: Sequence[Run]) -> None:
     for name, rate in best.items():
         own = [run for run in runs if run.method.name == name]
         tried = ", ".join(
-            f"{run.lr:g} -> {_loss(run.final_loss)}{' (best)' if run.lr == rate else ''}"
+            f"{run.lr:g} -> {format_loss(run.final_loss)}{' (best)' if run.lr == rate else ''}"
             for run in own
         )
         console.print(f"{METHODS[name].title}, training loss by learning rate: {tried}")
@@ -71,11 +71,11 @@ def _cells(runs: Sequence[Run], seconds: dict[int, float]) -> list[str]:
     test = ""
     if tests:
         share = run.problem.test_is_share
-        test = f"{100 * fmean(tests):.1f} %" if share else _loss(fmean(tests))
+        test = f"{100 * fmean(tests):.1f} %" if share else format_loss(fmean(tests))
     losses = [run.final_loss for run in runs]
-    loss = _loss(fmean(losses))
+    loss = format_loss(fmean(losses))
     if len(runs) > 1 and all(map(math.isfinite, losses)):
-        loss += f" +- {_loss(stdev(losses))}"
+        loss += f" +- {format_loss(stdev(losses))}"
     return [
         run.method.title,
         f"{run.lr:g}",
@@ -85,11 +85,12 @@ def _cells(runs: Sequence[Run], seconds: dict[int, float]) -> list[str]:
         f"{100 * fmean(run.optimizer_share for run in runs):.0f} %",
         f"{state_bytes(run.optimizer) / 1e6:.2f}",
         f"{fmean(run.process_seconds[-1] for run in runs):.1f}",
-        _loss(fmean(run.loss_at(seconds[run.seed]) for run in runs)),
+        format_loss(fmean(run.loss_at(seconds[run.seed]) for run in runs)),
     ]
 
 
-def _loss(value: float) -> str:
+def format_loss(value: float) -> str:
+    """A loss with three digits, or one after the point above 100."""
     if not math.isfinite(value):
         return "diverged"
     return f"{value:.1f}" if value >= 100 else f"{value:#.3g}"

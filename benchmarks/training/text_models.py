@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-
-STD = float(os.environ.get("STD", "0.02"))
 
 
 class Attention(nn.Module):

@@ -31,6 +31,11 @@ struct SharedLanes {
   }
   static_assert(kSharedRows % 12 == 0 && kSharedRows % 8 == 0);
 
+  // The products that one row of a matrix takes.
+  static constexpr int64_t panels_of(int64_t width) {
+    return (width + L * kMostVectors - 1) / (L * kMostVectors);
+  }
+
   // Between two rows of a buffer: a strip, and room for the last vector of its last piece.
   static constexpr int kStride = kSharedStrip + 16;
   static_assert(kStride % L == 0 && L <= kMatrixSlack);

@@ -7,9 +7,9 @@
 namespace mbf {
 
 // Rows of one group that a task steps, and columns that it takes at a time: as many rows as use a
-// vector of P often, as many columns as then fit into the first-level cache.
+// vector of P often, as many columns as let memory be read in long runs.
 constexpr int kSharedRows = 24;
-constexpr int kSharedStrip = 128;
+constexpr int kSharedStrip = 256;
 static_assert(kSharedStrip >= kMaxSharedBlock);
 
 constexpr int64_t pieces_of_strip(const SharedLayer& layer) { return kSharedStrip / layer.width; }

@@ -5,6 +5,7 @@
 
 #include "../core/row_product.h"
 #include "../core/step.h"
+#include "prefetch_queue.h"
 #include "row_memory.h"
 #include "shared_lanes.h"
 #include "streaming.h"
@@ -23,6 +24,7 @@ class SharedStepKernels : SharedLanes<V> {
   using Base::L;
   using Base::layer_of;
   using Base::load;
+  using Base::panels_of;
   using Base::rows_of;
   using Base::splat;
   using Base::square_sum;
@@ -31,7 +33,7 @@ class SharedStepKernels : SharedLanes<V> {
   using Base::with_vectors;
 
  public:
-  // Takes the rows of some tasks through a step, or through its first pass. While a few rows of a
+  // Takes the rows of some tasks through a step, or through its first pass. While the rows of a
   // strip of columns are in cache their momenta are accumulated, multiplied with P and, if the step
   // has a single pass, their parameters are moved.
   static void step(const SharedPass& pass, int64_t first, int64_t last) {
@@ -48,7 +50,7 @@ class SharedStepKernels : SharedLanes<V> {
       const TaskRows m(job.momenta[l], layer, g, row, rows);
       std::fill(momenta + rows * kStride, momenta + kSharedRows * kStride, T(0));
       SharedNorms norms{};
-      for_strips(layer, 0, layer.pieces, [&](int64_t piece, int64_t end) {
+      for_strips(layer, [&](int64_t piece, int64_t end) {
         const int64_t column = piece * layer.width;
         const int count = static_cast<int>(std::min(layer.columns, end * layer.width) - column);
         T buffer[2][kSharedStrip];
@@ -63,15 +65,17 @@ class SharedStepKernels : SharedLanes<V> {
             store(sum, kept + i);
           });
           m.write_back(r, column, count, own, buffer[0]);
-          // The products below hide the time until these arrive.
-          if (!job.rescales()) w.prefetch(r, column);
-          m.prefetch(r, column + kSharedStrip);
-          d.prefetch(r, column + kSharedStrip);
         }
+        PrefetchQueue<T> next;
+        m.ask_for(column + count, next);
+        d.ask_for(column + count, next);
+        if (!job.rescales()) w.ask_for(column + count, next);
+        next.spread_over((end - piece) * panels_of(layer.width) *
+                         ((rows + rows_of(kMostVectors) - 1) / rows_of(kMostVectors)));
         for (int64_t p = piece; p < end; ++p) {
           const int64_t start = (p - piece) * layer.width;
           multiply(momenta + start, inverse + layer.matrix(g, p), static_cast<int>(layer.width),
-                   layer.piece_width(p), rows, directions + start);
+                   layer.piece_width(p), rows, directions + start, next);
         }
         if (job.refresh_targets) {
           for (int r = 0; r < rows; ++r) {
@@ -136,11 +140,11 @@ class SharedStepKernels : SharedLanes<V> {
     }
   }
 
-  // Calls f(piece, end) for strips of whole pieces of at most kSharedStrip columns.
+  // Calls f(piece, end) for strips of whole pieces.
   template <class F>
-  static MBF_INLINE void for_strips(const SharedLayer& layer, int64_t first, int64_t last, F f) {
+  static MBF_INLINE void for_strips(const SharedLayer& layer, F f) {
     const int64_t pieces = pieces_of_strip(layer);
-    for (int64_t p = first; p < last; p += pieces) f(p, std::min(last, p + pieces));
+    for (int64_t p = 0; p < layer.pieces; p += pieces) f(p, std::min(layer.pieces, p + pieces));
   }
 
   static MBF_INLINE const StepScalars<V>& pick(V, const StepScalars<V>& vectors,
@@ -157,7 +161,7 @@ class SharedStepKernels : SharedLanes<V> {
   class TaskRows {
    public:
     TaskRows(const RowTensor& tensor, const SharedLayer& layer, int64_t g, int64_t row, int rows)
-        : tensor_(tensor), layer_(layer), group_(g), row_(row) {
+        : tensor_(tensor), layer_(layer), group_(g), row_(row), rows_(rows) {
       plain_columns_ = layer.columns - layer.bias;
       if (plain_row<T>(tensor, layer, g, row, 0, plain_columns_) == nullptr) plain_columns_ = 0;
       for (int r = 0; r < rows && plain_columns_ > 0; ++r) {
@@ -172,12 +176,10 @@ class SharedStepKernels : SharedLanes<V> {
       return buffer;
     }
 
-    // Asks for the strip that begins with this column: rows are too far apart for the hardware.
-    MBF_INLINE void prefetch(int r, int64_t first) const {
-      if (first + kSharedStrip > plain_columns_) return;
-      for (int i = 0; i < kSharedStrip; i += 64 / static_cast<int>(sizeof(T))) {
-        __builtin_prefetch(plain_[r] + first + i);
-      }
+    // Adds the strip that begins with this column to what is to be fetched.
+    void ask_for(int64_t column, PrefetchQueue<T>& queue) const {
+      const int64_t columns = std::min<int64_t>(kSharedStrip, plain_columns_ - column);
+      if (columns > 0) queue.add(plain_, rows_, column, columns);
     }
 
     MBF_INLINE void write_back(int r, int64_t first, int64_t count, const T* values,
@@ -189,6 +191,7 @@ class SharedStepKernels : SharedLanes<V> {
     const RowTensor tensor_;
     const SharedLayer& layer_;
     int64_t group_, row_;
+    int rows_;
     int64_t plain_columns_;
     T* plain_[kSharedRows];
   };
@@ -203,18 +206,20 @@ class SharedStepKernels : SharedLanes<V> {
 
   // u = m P for `rows` rows, of which those up to a multiple of rows_of are computed. Columns
   // beyond `width` hold garbage up to the end of a vector.
-  static MBF_INLINE void multiply(const T* m, const T* p, int stride, int width, int rows, T* u) {
+  static MBF_INLINE void multiply(const T* m, const T* p, int stride, int width, int rows, T* u,
+                                  PrefetchQueue<T>& next) {
     const int vectors = (width + L - 1) / L;
     for (int v = 0; v < vectors; v += kMostVectors) {
       with_vectors(std::min(kMostVectors, vectors - v), [&](auto n) MBF_INLINE_LAMBDA {
-        multiply_panel<decltype(n)::value>(m, p + v * L, stride, width, rows, u + v * L);
+        multiply_panel<decltype(n)::value>(m, p + v * L, stride, width, rows, u + v * L, next);
       });
     }
   }
 
   template <int N>
   static __attribute__((noinline)) void multiply_panel(const T* m, const T* p, int stride,
-                                                       int depth, int rows, T* u) {
+                                                       int depth, int rows, T* u,
+                                                       PrefetchQueue<T>& next) {
     constexpr int R = rows_of(N);
     for (int row = 0; row < rows; row += R) {
       V sums[R][N];
@@ -223,6 +228,7 @@ class SharedStepKernels : SharedLanes<V> {
           [&](int r, int k) MBF_INLINE_LAMBDA { return splat(m[(row + r) * kStride + k]); },
           [&](int k, int n) MBF_INLINE_LAMBDA { return V::load(p + k * stride + n * L); }, depth,
           sums);
+      next.fetch_some();
       MBF_UNROLL
       for (int r = 0; r < R; ++r) {
         MBF_UNROLL
@@ -305,15 +311,19 @@ class SharedStepKernels : SharedLanes<V> {
            (g * layer.rows + r) * direction_stride(layer);
   }
 
-  // Past the cache, if all directions together do not fit into it anyway.
+  // Past the cache, if all directions together do not fit into it anyway: whole cache lines.
   static MBF_INLINE void keep(const SharedPass& pass, T* out, const T* direction, int count) {
-    const bool aligned =
-        reinterpret_cast<uintptr_t>(out) % 64 == 0 && count % (64 / sizeof(T)) == 0;
-    if (!pass.stream_directions || !aligned) {
-      std::copy_n(direction, count, out);
-      return;
+    constexpr int kLine = 64 / static_cast<int>(sizeof(T));
+    const int offset = static_cast<int>(reinterpret_cast<uintptr_t>(out) % 64 / sizeof(T));
+    const int head = std::min(count, (kLine - offset) % kLine);
+    const int lines = pass.stream_directions ? (count - head) / kLine : 0;
+    const int body = lines == 0 ? 0 : head;
+    std::copy_n(direction, body, out);
+    for (int i = body; i < body + lines * kLine; i += L) {
+      stream_lanes(V::load(direction + i), out + i);
     }
-    for (int i = 0; i < count; i += L) stream_lanes(V::load(direction + i), out + i);
+    std::copy_n(direction + body + lines * kLine, count - body - lines * kLine,
+                out + body + lines * kLine);
   }
 
   static void move_rescaled(const SharedPass& pass, int64_t l, int64_t g, int64_t r, int64_t column,

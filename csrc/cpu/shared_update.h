@@ -55,9 +55,12 @@ class SharedUpdateKernels : SharedLanes<V> {
   static constexpr int kUpdateRows = 64;
   static constexpr int kRowsAhead = 8;
 
-  // Sums of D D^T are kept for each piece as [width + 12, kStride]: rows up to a multiple of
+  // Sums of D D^T are kept for each piece as [width + 12, sum_stride]: rows up to a multiple of
   // rows_of and columns up to the end of a vector are computed.
-  static int64_t sums_of_piece(const SharedLayer& layer) { return (layer.width + 12) * kStride; }
+  static int64_t sum_stride(const SharedLayer& layer) { return (layer.width + L - 1) / L * L; }
+  static int64_t sums_of_piece(const SharedLayer& layer) {
+    return (layer.width + 12) * sum_stride(layer);
+  }
 
   static void update_strip(const SharedUpdate& job, int64_t l, int64_t g, int64_t piece,
                            int64_t end, T* buffer, std::vector<T>& sums) {
@@ -85,7 +88,7 @@ class SharedUpdateKernels : SharedLanes<V> {
       }
       for (int64_t p = piece; p < end; ++p) {
         add_outer_products(buffer + (p - piece) * layer.width, rows, layer.piece_width(p),
-                           sums.data() + (p - piece) * sums_of_piece(layer));
+                           sum_stride(layer), sums.data() + (p - piece) * sums_of_piece(layer));
       }
     }
     for (int64_t p = piece; p < end; ++p) {
@@ -131,18 +134,18 @@ class SharedUpdateKernels : SharedLanes<V> {
   }
 
   // Adds the lower triangle of D^T D of `rows` rows, in whole panels.
-  static void add_outer_products(const T* d, int rows, int width, T* sums) {
+  static void add_outer_products(const T* d, int rows, int width, int64_t stride, T* sums) {
     const int vectors = (width + L - 1) / L;
     for (int v = 0; v < vectors; v += kMostVectors) {
       with_vectors(std::min(kMostVectors, vectors - v), [&](auto n) MBF_INLINE_LAMBDA {
-        add_panel<decltype(n)::value>(d, rows, v * L, width, sums);
+        add_panel<decltype(n)::value>(d, rows, v * L, width, stride, sums);
       });
     }
   }
 
   template <int N>
   static __attribute__((noinline)) void add_panel(const T* d, int rows, int column, int width,
-                                                  T* sums) {
+                                                  int64_t stride, T* sums) {
     constexpr int R = rows_of(N);
     for (int i = column / R * R; i < width; i += R) {
       V products[R][N];
@@ -155,7 +158,7 @@ class SharedUpdateKernels : SharedLanes<V> {
       for (int r = 0; r < R; ++r) {
         MBF_UNROLL
         for (int n = 0; n < N; ++n) {
-          T* sum = sums + (i + r) * kStride + column + n * L;
+          T* sum = sums + (i + r) * stride + column + n * L;
           (V::load(sum) + products[r][n]).store(sum);
         }
       }
@@ -168,7 +171,7 @@ class SharedUpdateKernels : SharedLanes<V> {
     const T share = static_cast<T>((1.0 - job.beta) / static_cast<double>(layer.rows));
     for (int i = 0; i < width; ++i) {
       for (int j = 0; j <= i; ++j) {
-        const T value = beta * stats[i * layer.width + j] + share * sums[i * kStride + j];
+        const T value = beta * stats[i * layer.width + j] + share * sums[i * sum_stride(layer) + j];
         stats[i * layer.width + j] = value;
         stats[j * layer.width + i] = value;
       }
