@@ -26,13 +26,31 @@ SHARED_BYTES = {
 
 @dataclass(frozen=True)
 class Card:
-    """A card and its published peak bandwidth."""
+    """A card and its published peaks; ``hertz`` is its boost clock."""
 
     name: str
     bytes_per_second: float
+    multiprocessors: int
+    hertz: float
+    multiply_adds: int  # of float32, per multiprocessor and cycle
+
+    def seconds(self, moved: float, instructions: float, multiply_adds: float) -> dict[str, float]:
+        """The least time for so many bytes, and instructions added up over threads, by its cause.
+
+        A multiprocessor issues instructions to four warps a cycle.
+        """
+        cycles = self.multiprocessors * self.hertz
+        return {
+            "memory": moved / self.bytes_per_second,
+            "issue": instructions / (4 * WARP * cycles),
+            "multiply-adds": multiply_adds / (self.multiply_adds * cycles),
+        }
 
 
-CARDS = (Card("A100 80 GB", 2.039e12), Card("H100 SXM", 3.35e12))
+A100 = Card("A100 80 GB", 2.039e12, 108, 1.41e9, 64)
+H100 = Card("H100 SXM", 3.35e12, 132, 1.98e9, 128)
+RTX_4090 = Card("RTX 4090", 1.008e12, 128, 2.52e9, 128)
+CARDS = (A100, H100, RTX_4090)
 
 
 def occupancy(architecture: str, registers: int, threads: int, shared: int = 0) -> float:

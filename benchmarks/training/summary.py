@@ -104,9 +104,9 @@ def _cells(methods: Sequence[str], found: dict[str, list[float | None]]) -> list
             cells.append("diverged")
         else:
             text = format_loss(means[name])
-            losses = [loss for loss in found[name] if loss is not None]
-            if len(losses) > 1:
-                text += f" ± {format_loss(stdev(losses))}"
+            finite = [loss for loss in found[name] if loss is not None]
+            if len(finite) > 1:
+                text += f" ± {format_loss(stdev(finite))}"
             cells.append(f"**{text}**" if means[name] == min(means.values()) else text)
     return cells
 

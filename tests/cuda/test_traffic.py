@@ -1,4 +1,4 @@
-"""The memory traffic of the compiled CUDA kernels, recorded while they run on the CPU."""
+"""The memory traffic and instructions of the compiled CUDA kernels, as they run on the CPU."""
 
 import pytest
 
@@ -9,3 +9,6 @@ pytestmark = [pytest.mark.cuda_ptx, pytest.mark.slow]
 
 TestTraffic = Suite("cuda/traffic_suite.py", extension, nvcc, ptxcpu).test_class()
 TestSharedTraffic = Suite("cuda/shared_traffic_suite.py", extension, nvcc, ptxcpu).test_class()
+TestSharedInstructions = Suite(
+    "cuda/shared_instruction_suite.py", extension, nvcc, ptxcpu
+).test_class()
