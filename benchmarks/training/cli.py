@@ -42,9 +42,9 @@ def _methods(_: click.Context, __: click.Parameter, value: str) -> tuple[Method,
 def _rates(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, float]:
     rates: dict[str, float] = {}
     for value in values:
-        name, *number = value.split("=", 1)
+        name, _sign, number = value.partition("=")
         try:
-            rates[name] = float(*number)
+            rates[name] = float(number)
         except ValueError:
             raise click.BadParameter(
                 f"expected NAME=LR, such as adam=3e-3, got {value!r}"

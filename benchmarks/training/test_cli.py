@@ -47,6 +47,17 @@ def test_a_quick_run_writes_its_results(folder: Path) -> None:
     assert (output / "training_cnn.png").stat().st_size > 0
 
 
+def test_a_given_rate_needs_no_search(folder: Path) -> None:
+    output = folder / "out"
+    arguments = ["--quick", "--data", str(folder), "--output", str(output), "--steps", "2"]
+    arguments += ["--optimizers", "mbf,adam,sgd", "--rate", "adam=0.005"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    content = json.loads((output / "training_cnn.json").read_text())
+    assert {run["optimizer"] for run in content["search"]} == {"sgd"}
+    assert [run["lr"] for run in content["race"][:2]] == [0.005, 0.005]
+
+
 def _final(run: dict[str, float]) -> float:
     return run["final_loss"]
 
@@ -55,6 +66,9 @@ def _final(run: dict[str, float]) -> float:
     ("arguments", "message"),
     [
         (["--optimizers", "mbf,adm"], "expected some of mbf, mbf-kernel, mbf-whole, adam"),
+        (["--rate", "adam"], "expected NAME=LR, such as adam=3e-3, got 'adam'"),
+        (["--rate", "mbf=1e-3"], "expected one of adam, sgd, soap, muon, got 'mbf'"),
+        (["--rate", "sgd=-1"], "expected a positive learning rate"),
         (["--data", "/nowhere"], "/nowhere: expected a folder, got nothing"),
         (["--problem", "cifar-resnet"], "cifar-10-python.tar.gz"),
     ],
