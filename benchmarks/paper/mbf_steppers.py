@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from mbf_optim import MBF
 
+from .passes import generator_for
 from .stepper import Batch, GradientStepper, Stepper
 from .task import Task
 
@@ -85,9 +86,3 @@ class MbfExactStepper(Stepper):
 def _single_samples(batches: Iterable[Batch]) -> Iterator[Batch]:
     for inputs, targets in batches:
         yield from zip(torch.split(inputs, 1), torch.split(targets, 1), strict=True)
-
-
-def generator_for(model: nn.Module, seed: int) -> torch.Generator:
-    """A random number generator on the device of the model."""
-    device = next(model.parameters()).device
-    return torch.Generator(device=device).manual_seed(seed)

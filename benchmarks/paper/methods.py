@@ -11,7 +11,10 @@ from torch.optim import AdamW
 
 from mbf_optim import MBF
 
+from .baselines.bdf import BdfStepper
 from .baselines.first_order import DecoupledSGD
+from .baselines.kfac import KfacStepper
+from .baselines.shampoo import ShampooStepper
 from .mbf_steppers import MbfExactStepper, MbfStepper, MbfTrueStepper
 from .settings import Settings
 from .stepper import GradientStepper, Stepper
@@ -99,6 +102,9 @@ def _mbf_generic(model: nn.Module, task: Task, settings: Settings) -> Stepper:
 _ALL = (
     Method("sgd-m", "SGD-m", None, False, _sgd),
     Method("adam", "Adam", "damping", False, _adam),
+    Method("shampoo", "Shampoo", "damping", True, ShampooStepper),
+    Method("kfac", "KFAC", "damping", True, KfacStepper),
+    Method("bdf", "BDF", "damping", True, BdfStepper),
     # The paper's algorithm and its variants: kernel-wise convolutions, averaged dense layers.
     Method("mbf", "MBF", "damping", True, _mbf()),
     Method("mbf-row", "MBF, a block per neuron", "damping", True, _mbf(fc="row")),
