@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -27,7 +28,10 @@ class MbfStepper(GradientStepper):
 
 
 class MbfTrueStepper(Stepper):
-    """MBF-True: statistics from the gradient for labels drawn from the model, by algorithm 4."""
+    """MBF-True: statistics from the gradient for labels drawn from the model, by algorithm 4.
+
+    Where there is nothing to draw from, since the loss is not finite, it takes no step.
+    """
 
     optimizer: MBF
 
@@ -44,6 +48,8 @@ class MbfTrueStepper(Stepper):
         wanted = self.optimizer.wants_curvature
         outputs = self.model(inputs)
         loss = self.task.loss(outputs, targets)
+        if wanted and not math.isfinite(loss.item()):
+            return loss.item()
         torch.autograd.backward(loss, retain_graph=wanted)
         if wanted:
             with self.optimizer.curvature():

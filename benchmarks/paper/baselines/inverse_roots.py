@@ -10,7 +10,7 @@ from .matrices import eigenvalues
 MOST_ITERATIONS = 100
 # The iteration has reached the limit of its precision when the error grows by this factor.
 GROWTH = 1.2
-# A residual beyond this means that the iteration did not converge.
+# Beyond this residual, eigenvalues are used instead. Float32 gets there at conditions of 1e5.
 LARGEST_RESIDUAL = 0.1
 
 
@@ -23,15 +23,17 @@ def inverse_root(matrix: Tensor, damping: float, power: int) -> Tensor | None:
     identity. Eigenvalues of ``M`` start in (0, (1 + power) / 2], where the iteration converges.
 
     Returns:
-        the root, or None if the iteration fails and the eigenvalues do not help either.
+        the root, or None if the matrix is not finite or has an eigenvalue that is not positive.
     """
     identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
     damped = matrix + damping * identity
-    norm = float(torch.linalg.matrix_norm(damped))
-    if not 0.0 < norm < float("inf"):
+    largest = float(damped.abs().max())
+    if not 0.0 < largest < float("inf"):
         return None
-    scale = (1 + power) / (2.0 * norm)
-    iterate = scale * damped
+    # Divided first, since squares of large elements would overflow in the norm.
+    unit = damped / largest
+    scale = (1 + power) / (2.0 * float(torch.linalg.matrix_norm(unit)))
+    iterate = scale * unit
     root = scale ** (1.0 / power) * identity
     tolerance = 10.0 * torch.finfo(matrix.dtype).eps
     error = float((iterate - identity).abs().max())
@@ -45,14 +47,16 @@ def inverse_root(matrix: Tensor, damping: float, power: int) -> Tensor | None:
         if not now < GROWTH * error:
             break
         root, error = moved, now
-    if error <= LARGEST_RESIDUAL:
-        symmetric: Tensor = 0.5 * (root + root.T)
+    # Rounding errors make the iterate drift away from what the root stands for.
+    residual = torch.linalg.matrix_power(root, power) @ unit - identity
+    if float(residual.abs().max()) <= LARGEST_RESIDUAL:
+        symmetric: Tensor = 0.5 * largest ** (-1.0 / power) * (root + root.T)
         return symmetric
     return _root_of_eigenvalues(damped, power)
 
 
 def _root_of_eigenvalues(damped: Tensor, power: int) -> Tensor | None:
-    """The same root where rounding stops the iteration, which float32 does at 1e6 or so."""
+    """The same root in float64, where rounding has stopped the iteration."""
     found = eigenvalues(damped.double())
     if found is None or not bool(found[0][0] > 0.0):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from contextlib import nullcontext
 
@@ -99,7 +100,10 @@ class KFAC(Preconditioned):
 
 
 class KfacStepper(Stepper):
-    """At a statistics step, a second backward pass from labels that are drawn from the model."""
+    """At a statistics step, a second backward pass from labels that are drawn from the model.
+
+    Where there is nothing to draw from, since the loss is not finite, it takes no step.
+    """
 
     optimizer: KFAC
 
@@ -117,6 +121,9 @@ class KfacStepper(Stepper):
         with self.tape.recording() if due else nullcontext():
             outputs = self.model(inputs)
         loss = self.task.loss(outputs, targets)
+        if due and not math.isfinite(loss.item()):
+            self.tape.clear()
+            return loss.item()
         torch.autograd.backward(loss, retain_graph=due)
         if due:
             self.optimizer.take(self._statistics(outputs))
