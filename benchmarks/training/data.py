@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from .cifar import load_cifar10
-from .idx import has_idx, load_idx
-from .images import DataError, Images
+from ..common.data.cifar import load_cifar10
+from ..common.data.idx import has_idx, load_idx
+from ..common.data.images import DataError, Images
 
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 FASHION_HELP = (

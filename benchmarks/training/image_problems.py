@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from ..optimizers.networks import AUTOENCODER_WIDTHS
 from . import data, models
-from .images import DataError, Images
+from ..common.data.images import DataError, Images
 from .problem import Problem
 
 TEST_BATCH = 1000

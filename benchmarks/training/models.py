@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .images import CLASSES
+from ..common.data.images import CLASSES
 
 
 def small_cnn(channels: int, side: int) -> nn.Sequential:

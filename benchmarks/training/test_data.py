@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from . import data
-from .images import DataError
+from ..common.data.images import DataError
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import SGD
 
 from .image_problems import SmallCnn
-from .images import Images
+from ..common.data.images import Images
 from .methods import METHODS, Method
 from .run import Run, best_rates, equal_process_seconds, train_together
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-CLASSES = 10
+CLASSES = 10  # of MNIST, Fashion-MNIST, CIFAR-10 and SVHN
 
 
 class DataError(Exception):
@@ -27,6 +27,7 @@ class Images:
     test: Tensor
     test_labels: Tensor
     advice: str = ""
+    classes: int = CLASSES
 
     def __str__(self) -> str:
         channels, height, width = self.train.shape[1:]
@@ -37,17 +38,17 @@ class Images:
         )
 
 
-def checked_labels(labels: Tensor, count: int, source: str) -> Tensor:
-    """Labels as int64, if there are ``count`` of them and all are classes.
+def checked_labels(labels: Tensor, count: int, source: str, classes: int = CLASSES) -> Tensor:
+    """Labels as int64, if there are ``count`` of them and all are below ``classes``.
 
     Raises:
         DataError: their number or a label is wrong.
     """
     if tuple(labels.shape) != (count,):
         raise DataError(f"{source}: expected {count} labels, got the shape {tuple(labels.shape)}")
-    if count and not (int(labels.min()) >= 0 and int(labels.max()) < CLASSES):
+    if count and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
         raise DataError(
-            f"{source}: expected labels from 0 to {CLASSES - 1}, got "
+            f"{source}: expected labels from 0 to {classes - 1}, got "
             f"{int(labels.min())} to {int(labels.max())}"
         )
     return labels.to(torch.int64)
