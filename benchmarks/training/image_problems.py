@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..common.data.images import DataError, Images
 from ..optimizers.networks import AUTOENCODER_WIDTHS
 from . import data, models
-from ..common.data.images import DataError, Images
 from .problem import Problem
 
 TEST_BATCH = 1000

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from . import data
 from ..common.data.images import DataError
+from . import data
 
 
 @pytest.fixture(autouse=True)

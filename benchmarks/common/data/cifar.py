@@ -1,4 +1,4 @@
-"""Reads CIFAR-10 and CIFAR-100 from their archives of Python pickles, CIFAR-10 also from PNG files."""
+"""Reads CIFAR-10 and CIFAR-100 from archives of Python pickles, CIFAR-10 also from PNG files."""
 
 from __future__ import annotations
 

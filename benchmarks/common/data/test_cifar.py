@@ -27,13 +27,14 @@ def _python2_pickle(pictures: np.ndarray, labels: list[int], key: bytes = b"labe
     """A pickle as Python 2 wrote it into the published archive, with strings that are bytes."""
     data = pictures.tobytes()
     rows = bytes([len(pictures)])
+    name = b"U" + bytes([len(key)]) + key
     return (
         b"\x80\x02}(U\x04datacnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n"
         b"K\x00\x85U\x01b\x87R(K\x01K" + rows + b"M\x00\x0c\x86"
         b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R"
         b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89"
-        b"T" + len(data).to_bytes(4, "little") + data + b"tb"
-        b"U" + bytes([len(key)]) + key + b"](" + b"".join(b"K" + bytes([label]) for label in labels) + b"eu."
+        b"T" + len(data).to_bytes(4, "little") + data + b"tb" + name + b"]("
+        b"" + b"".join(b"K" + bytes([label]) for label in labels) + b"eu."
     )
 
 
@@ -181,5 +182,5 @@ def test_cifar100_refuses_what_is_not_cifar100(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="labels from 0 to 99, got 1 to 100"):
         load_cifar100(tmp_path)
     (tmp_path / "train").write_bytes(_python2_pickle(PICTURES[TEST_BATCH], [1, 2], b"labels"))
-    with pytest.raises(DataError, match="KeyError.*fine_labels"):
+    with pytest.raises(DataError, match=r"KeyError.*fine_labels"):
         load_cifar100(tmp_path)
