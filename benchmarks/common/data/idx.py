@@ -14,6 +14,7 @@ from torch import Tensor
 from .images import DataError, Images, checked_labels
 
 UNSIGNED_BYTES = b"\x00\x00\x08"
+DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 GZIP_MAGIC = b"\x1f\x8b"
 HEADER = 4  # the magic bytes and the number of dimensions
 Folder = Path | zipfile.Path  # an ordinary one, or one inside an archive

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -36,6 +37,18 @@ class Images:
             f"{self.source}: {len(self.train):,} training and {len(self.test):,} test images of "
             f"{height} x {width}{colours}"
         )
+
+
+def existing(folder: Path) -> Path:
+    """The folder itself, if there is one.
+
+    Raises:
+        DataError: it does not exist, or is a file.
+    """
+    if not folder.is_dir():
+        found = "a file" if folder.exists() else "nothing"
+        raise DataError(f"{folder}: expected a folder, got {found}")
+    return folder
 
 
 def checked_labels(labels: Tensor, count: int, source: str, classes: int = CLASSES) -> Tensor:
