@@ -169,7 +169,7 @@ class CifarResNet(ImageProblem):
     load = staticmethod(data.load_colour_images)
 
     def model(self) -> nn.Module:
-        return models.resnet14()
+        return models.resnet(blocks=2)
 
     def augmented(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
         flipped = torch.rand(len(inputs), generator=generator) < 0.5
