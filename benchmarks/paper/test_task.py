@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from .task import BernoulliTask, CategoricalTask, NormalTask, Task
+from .task import BernoulliTask, CategoricalTask, NetworkTask, NormalTask
 
 OUTPUTS = torch.randn(7, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 LABELS = torch.tensor([0, 1, 2, 3, 4, 0, 2])
@@ -16,9 +16,8 @@ BITS = (OUTPUTS.roll(1) > 0).double()
 REALS = OUTPUTS.roll(2)
 
 
-def _task(kind: type) -> Task:
-    task: Task = kind("name", "title", lambda: nn.Linear(3, 5))
-    return task
+def _task(kind: type[NetworkTask]) -> NetworkTask:
+    return kind("name", "title", lambda: nn.Linear(3, 5))
 
 
 def _bernoulli(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -45,7 +44,7 @@ def _categorical(outputs: Tensor, targets: Tensor) -> Tensor:
     ],
 )
 def test_the_loss_is_the_mean_negative_log_likelihood(
-    kind: type, log_density: Callable[[Tensor, Tensor], Tensor], targets: Tensor
+    kind: type[NetworkTask], log_density: Callable[[Tensor, Tensor], Tensor], targets: Tensor
 ) -> None:
     torch.testing.assert_close(
         _task(kind).loss(OUTPUTS, targets), -log_density(OUTPUTS, targets).mean()
@@ -53,7 +52,7 @@ def test_the_loss_is_the_mean_negative_log_likelihood(
 
 
 @pytest.mark.parametrize("kind", [BernoulliTask, NormalTask, CategoricalTask])
-def test_samples_follow_the_distribution_of_the_loss(kind: type) -> None:
+def test_samples_follow_the_distribution_of_the_loss(kind: type[NetworkTask]) -> None:
     """The score of samples has mean 0, and its second moment is the Fisher matrix of the outputs.
 
     Both hold only if the samples come from the distribution that the loss belongs to.
@@ -78,7 +77,7 @@ def test_samples_follow_the_distribution_of_the_loss(kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", [BernoulliTask, NormalTask, CategoricalTask])
-def test_samples_depend_on_the_generator_alone(kind: type) -> None:
+def test_samples_depend_on_the_generator_alone(kind: type[NetworkTask]) -> None:
     task = _task(kind)
     outputs = OUTPUTS.repeat(20, 1)
     torch.manual_seed(0)
@@ -98,6 +97,8 @@ def test_samples_depend_on_the_generator_alone(kind: type) -> None:
         (CategoricalTask, BITS, r"expected the shape \(7,\).*got \(7, 5\)"),
     ],
 )
-def test_targets_of_another_shape_are_refused(kind: type, targets: Tensor, expected: str) -> None:
+def test_targets_of_another_shape_are_refused(
+    kind: type[NetworkTask], targets: Tensor, expected: str
+) -> None:
     with pytest.raises(ValueError, match=expected):
         _task(kind).loss(OUTPUTS, targets)

@@ -16,9 +16,9 @@ from rich.progress import TextColumn
 from torch import nn
 
 from ..common import machine
+from ..common.data.images import DataError
 from ..common.progress import progress_bar
 from . import plots, report
-from .images import DataError
 from .methods import METHODS, Method
 from .problem import Problem
 from .problems import PROBLEMS
