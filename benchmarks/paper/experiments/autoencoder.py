@@ -21,14 +21,19 @@ from ..problems import AUTOENCODER_SETS, autoencoder_problem
 from ..report import run_and_report
 from ..runner import Budget
 from ..runs import PlannedRun
-from .choices import batch_option, overrides_options, tuned_settings
+from .choices import (
+    batch_option,
+    overrides_options,
+    tuned_settings,
+    words,
+)
 
 COMPARED = ("mbf", "kfac", "shampoo", "adam", "sgd-m")
 REDUCED_SECONDS = {"mnist": 60.0, "fashion-mnist": 60.0, "faces": 100.0, "curves": 30.0}
 REDUCED_SEEDS = 3
 
-SMOKE = (("--data", "digits", "--seconds", "0.5", "--seeds", "2", "--batch", "100"),)
-REDUCED = (("--data", "mnist"), ("--data", "curves"), ("--data", "faces", "--seeds", "1"))
+SMOKE = words("--data digits --seconds 0.5 --seeds 2 --batch 100")
+REDUCED = words("--data mnist", "--data curves", "--data faces --seeds 1")
 
 
 def autoencoder_budget(data: str, seconds: float | None, full: bool) -> Budget:

@@ -22,7 +22,12 @@ from ..report import run_and_report
 from ..runner import Budget
 from ..runs import PlannedRun
 from .autoencoder import COMPARED
-from .choices import batch_option, overrides_options, tuned_settings
+from .choices import (
+    batch_option,
+    overrides_options,
+    tuned_settings,
+    words,
+)
 
 PAPER_EPOCHS = 200.0  # of the first-order methods
 REDUCED_EPOCHS = {"resnet32": 1.0, "vgg16": 0.1, "vgg11": 0.1, "simple-cnn": 1.0}
@@ -30,15 +35,15 @@ REDUCED_SEEDS = 2
 REDUCED_TEST = 2000  # images
 REDUCED_POINTS = 8  # of the curves, in all
 
-SMOKE = (
-    ("--network", "simple-cnn", "--data", "digits", "--epochs", "0.4", "--seeds", "2"),
-    ("--network", "resnet32", "--data", "digits", "--epochs", "0.2", "--seeds", "1"),
+SMOKE = words(
+    "--network simple-cnn --data digits --epochs 0.4 --seeds 2 --optimizer mbf --optimizer adam",
+    "--network resnet32 --data digits --epochs 0.2 --seeds 1",
 )
-REDUCED = (
-    ("--network", "simple-cnn"),
-    ("--network", "resnet32", "--seeds", "1"),
-    ("--network", "vgg16", "--seeds", "1"),
-    ("--network", "vgg11", "--seeds", "1"),
+REDUCED = words(
+    "--network simple-cnn",
+    "--network resnet32 --seeds 1",
+    "--network vgg16 --seeds 1",
+    "--network vgg11 --seeds 1",
 )
 
 

@@ -24,29 +24,19 @@ from ..report import run_and_report
 from ..runs import PlannedRun
 from ..store import Json
 from .autoencoder import autoencoder_budget
-from .choices import batch_option, overrides_options, tuned_settings
+from .choices import (
+    batch_option,
+    overrides_options,
+    tuned_settings,
+    words,
+)
 
 REDUCED_PAIRS = ((1, 10), (1, 20), (2, 20), (2, 25), (5, 25))
 PAPER_PAIRS = tuple((t1, t2) for t2 in (10, 20, 25) for t1 in (1, 2, 5, 10))
 REDUCED_SEEDS = 1
 
-SMOKE = (
-    (
-        "--data",
-        "digits",
-        "--seconds",
-        "0.2",
-        "--batch",
-        "100",
-        "--pair",
-        "1",
-        "20",
-        "--pair",
-        "2",
-        "25",
-    ),
-)
-REDUCED = (("--data", "mnist"),)
+SMOKE = words("--data digits --seconds 0.2 --batch 100 --pair 1 20 --pair 2 25")
+REDUCED = words("--data mnist")
 
 
 @click.command("frequencies")

@@ -26,16 +26,17 @@ from .choices import (
     batch_option,
     overrides_options,
     tuned_settings,
+    words,
 )
 from .cnn import REDUCED_TEST, cnn_budget
 
 REDUCED_SEEDS = 2
 
-SMOKE = (
-    ("--data", "digits", "--seconds", "0.3", "--seeds", "1", "--batch", "100"),
-    ("--network", "simple-cnn", "--data", "digits", "--epochs", "0.3", "--seeds", "1"),
+SMOKE = words(
+    "--data digits --seconds 0.3 --seeds 1 --batch 100",
+    "--network simple-cnn --data digits --epochs 0.2 --seeds 1",
 )
-REDUCED = (("--data", "mnist"), ("--network", "simple-cnn"))
+REDUCED = words("--data mnist", "--network simple-cnn")
 
 
 @click.command("variants")
