@@ -21,6 +21,7 @@ from .tuning import (
     axes_for,
     grid_path,
     grid_points,
+    near_rates,
     paper_best,
     point_of,
     settings_at,
@@ -159,6 +160,12 @@ def test_a_run_is_at_the_point_it_was_planned_at(autoencoder: Problem, cnn: Prob
         for point in grid_points(problem, "kfac", 12):
             settings = settings_at(problem, "kfac", point, 0)
             assert point_of({"settings": asdict(settings)}, problem) == point
+
+
+def test_learning_rates_around_another() -> None:
+    assert near_rates(1e-5, 1) == [1e-5]
+    assert set(near_rates(1e-5, 7)) == {3e-7, 1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4}
+    assert near_rates(2e-3, 3) == [2e-3, 3e-3, 1e-3]
 
 
 def test_a_method_without_a_grid_is_refused(autoencoder: Problem) -> None:

@@ -22,7 +22,7 @@ from ..runner import Budget, GiveUp, Result
 from ..runs import Experiment, PlannedRun
 from ..store import Json
 from ..tuning import UntunedError, grid_path, grid_points, point_of, score, settings_at
-from .autoencoder import COMPARED, autoencoder_budget
+from .autoencoder import COMPARED, PAPER_AUTOENCODERS, autoencoder_budget
 from .choices import (
     any_data_option,
     any_network_option,
@@ -30,7 +30,7 @@ from .choices import (
     batch_option,
     words,
 )
-from .cnn import REDUCED_TEST, cnn_budget
+from .cnn import PAPER_NETWORKS, REDUCED_TEST, cnn_budget
 
 CHECKS = (0.25, 0.5)  # shares of the budget at which a point may be abandoned
 LEAST_OTHERS = 3  # points to compare with
@@ -44,6 +44,13 @@ SMOKE = words(
     "--network simple-cnn --data digits --epochs 0.3 --points 2 --optimizer mbf --optimizer sgd-m",
 )
 REDUCED = words("--data mnist", "--data curves", "--network simple-cnn")
+FULL = words(
+    *(f"--data {name}" for name in PAPER_AUTOENCODERS),
+    *(f"--network {name}" for name in ("simple-cnn", *PAPER_NETWORKS)),
+    *(f"--data {name} --optimizer mbf-true" for name in PAPER_AUTOENCODERS),
+    *(f"--network {name} --optimizer mbf-true" for name in PAPER_NETWORKS),
+    *(f"--network {name} --optimizer mbf-cnn-avg" for name in PAPER_NETWORKS),
+)
 
 
 @click.command("grid")

@@ -101,10 +101,23 @@ def test_variants_and_frequencies(tmp_path: Path) -> None:
     result = _ok(f"variants {line}", tmp_path)
     assert "MBF-True (1e-05, 0.0003)" in result.output
     result = _ok(f"frequencies {line} --pair 1 20 --pair 3 7", tmp_path)
-    assert "MBF, T1 = 3, T2 = 7" in result.output
+    assert "MBF, T1 = 3, T2 = 7 (1e-05)" in result.output
     records = read_records(tmp_path / "frequencies-autoencoder-digits.jsonl")
     settings = [record["run"]["settings"] for record in records]
     assert [(s["stats_every"], s["inverse_every"]) for s in settings] == [(1, 20), (3, 7)]
+
+
+def test_frequencies_take_the_best_of_several_learning_rates(tmp_path: Path) -> None:
+    line = "frequencies --data digits --seconds 0.05 --seeds 2 --batch 200 --pair 1 20 --rates 3"
+    result = _ok(line, tmp_path)
+    records = read_records(tmp_path / "frequencies-autoencoder-digits.jsonl")
+    tried = [record for record in records if record["run"]["seed"] == 0]
+    assert len({record["run"]["settings"]["lr"] for record in tried}) == 3
+    finished = [record for record in tried if record["result"]["end"] == "finished"]
+    best = min(finished, key=lambda r: r["result"]["points"]["train_loss"][-1])
+    (other,) = (record for record in records if record["run"]["seed"] == 1)
+    assert other["run"]["settings"]["lr"] == best["run"]["settings"]["lr"]
+    assert f"({best['run']['settings']['lr']:g})" in result.output
 
 
 def test_an_interrupted_experiment_shows_what_is_finished(
@@ -162,7 +175,7 @@ def test_every_command_has_help(name: str) -> None:
 
 def test_every_experiment_has_arguments_for_smoke_and_all() -> None:
     for name, module in modules().items():
-        for arguments in (*module.SMOKE, *module.REDUCED):
+        for arguments in (*module.SMOKE, *module.REDUCED, *getattr(module, "FULL", ())):
             module.command.make_context(name, list(arguments))
         assert module.SMOKE
         assert module.REDUCED

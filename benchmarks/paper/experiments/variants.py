@@ -18,7 +18,7 @@ from ..options import (
 )
 from ..report import run_and_report
 from ..runs import PlannedRun
-from .autoencoder import autoencoder_budget
+from .autoencoder import PAPER_AUTOENCODERS, autoencoder_budget
 from .choices import (
     any_data_option,
     any_network_option,
@@ -28,7 +28,7 @@ from .choices import (
     tuned_settings,
     words,
 )
-from .cnn import REDUCED_TEST, cnn_budget
+from .cnn import PAPER_NETWORKS, REDUCED_TEST, cnn_budget
 
 REDUCED_SEEDS = 2
 
@@ -37,6 +37,10 @@ SMOKE = words(
     "--network simple-cnn --data digits --epochs 0.2 --seeds 1",
 )
 REDUCED = words("--data mnist", "--network simple-cnn")
+FULL = words(
+    *(f"--data {name}" for name in PAPER_AUTOENCODERS),
+    *(f"--network {name}" for name in PAPER_NETWORKS),
+)
 
 
 @click.command("variants")
