@@ -110,9 +110,7 @@ def prepare(threads: int) -> Console:
     return console_for_results()
 
 
-def load_problem(
-    console: Console, load: Callable[[], Problem], device: torch.device
-) -> Problem:
+def load_problem(console: Console, load: Callable[[], Problem], device: torch.device) -> Problem:
     """The problem on its device; missing data ends the command with an explanation."""
     try:
         with console.status("reading the data"):

@@ -58,12 +58,14 @@ class Point:
     """A point of the curves.
 
     Attributes:
+        share: the share of the budget that was used.
         seconds: the time of the training so far, with the warm start and without evaluations.
         train_loss: the mean loss of the batches since the point before, each before its step.
     """
 
     epoch: float
     step: int
+    share: float
     seconds: float
     train_loss: float
     test_loss: float
@@ -220,6 +222,7 @@ class _Run:
             Point(
                 epoch=steps / self.problem.steps_per_epoch,
                 step=steps,
+                share=self.share,
                 seconds=self.clock.seconds,
                 train_loss=fmean(self.losses),
                 test_loss=test_loss,

@@ -11,7 +11,6 @@ import torch
 from rich.console import Console
 from rich.progress import TextColumn
 
-from ..common import machine
 from ..common.progress import remaining_bar
 from .methods import METHODS
 from .problems import Problem
@@ -45,6 +44,7 @@ class PlannedRun:
             "seed": self.seed,
             "budget": asdict(self.budget),
             "device": self.device.type,
+            "threads": torch.get_num_threads(),
         }
 
     def __str__(self) -> str:
@@ -60,15 +60,22 @@ Choose = Callable[[PlannedRun], GiveUp | None]
 
 
 class Experiment:
-    """A file of results and the runs that go into it, with a progress bar."""
+    """A file of results and the runs that go into it, with a progress bar.
 
-    def __init__(self, console: Console, store: Store, device: torch.device) -> None:
+    Args:
+        machine: the description of the machine, for the records.
+    """
+
+    def __init__(self, console: Console, store: Store, machine: Json) -> None:
         self.console = console
         self.store = store
-        self.machine = machine.describe(device)
+        self.machine = machine
+        self.interrupted = False
 
     def carry_out(self, runs: Sequence[PlannedRun], give_up: Choose | None = None) -> list[Json]:
         """The records of all runs, in their order; those that are missing are carried out now.
+
+        Ctrl-C ends it early, with the records so far, and sets ``interrupted``.
 
         Args:
             give_up: is called before every run and returns when to end it early.
@@ -79,13 +86,16 @@ class Experiment:
             self.console.print(f"{done} ({self.store.path}).", highlight=False, markup=False)
         records = []
         with RunsBar(self.console, missing) as bar:
-            for run in runs:
-                record = self.store.find(run.key)
-                if record is None:
-                    bar.begin(str(run))
-                    record = self._carry_out(run, bar, give_up(run) if give_up else None)
-                    bar.end()
-                records.append(record)
+            try:
+                for run in runs:
+                    record = self.store.find(run.key)
+                    if record is None:
+                        bar.begin(str(run))
+                        record = self._carry_out(run, bar, give_up(run) if give_up else None)
+                        bar.end()
+                    records.append(record)
+            except KeyboardInterrupt:
+                self.interrupted = True
         return records
 
     def _carry_out(self, run: PlannedRun, bar: RunsBar, give_up: GiveUp | None) -> Json:

@@ -80,6 +80,7 @@ def test_curves_are_those_of_a_training_by_hand() -> None:
     assert result.steps == 20
     assert [point.step for point in result.points] == [5, 10, 15, 20]
     assert [point.epoch for point in result.points] == [0.5, 1.0, 1.5, 2.0]
+    assert [point.share for point in result.points] == [0.25, 0.5, 0.75, 1.0]
     found = [point.train_loss for point in result.points]
     means = [sum(expected[i : i + 5]) / 5 for i in range(0, 20, 5)]
     assert found == pytest.approx(means, rel=1e-5)
@@ -233,7 +234,7 @@ def test_the_clock_counts_processor_time_on_the_cpu() -> None:
 
 
 def test_points_are_written_as_lists() -> None:
-    result = Result(points=[Point(1.0, 5, 0.5, 2.0, math.inf, None)], steps=5)
+    result = Result(points=[Point(1.0, 5, 0.1, 0.5, 2.0, math.inf, None)], steps=5)
     content = result.as_json()
     assert content["points"]["train_loss"] == [2.0]
     assert content["points"]["test_loss"] == [None]
