@@ -94,7 +94,7 @@ def everything(
         console.print(f"{threads} of {CORES} cores are used; see --threads.", highlight=False)
     took, missing = [], []
     for name, module in modules().items():
-        for arguments in module.REDUCED:
+        for arguments in getattr(module, "FULL", module.REDUCED) if full else module.REDUCED:
             try:
                 took.append(_timed(console, name, module, [*arguments, *common]))
             except click.ClickException as error:

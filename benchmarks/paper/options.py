@@ -50,8 +50,8 @@ threads_option = click.option(
 )
 
 
-def seeds_option(reduced: int, full: int = 5) -> Decorator:
-    """``--seeds`` and ``--seed``; without ``--seeds``, ``count_seeds`` takes these numbers."""
+def seeds_option(reduced: int | str, full: int = 5) -> Decorator:
+    """``--seeds`` and ``--seed``; the help names these defaults, ``chosen_seeds`` takes them."""
     number = click.option(
         "--seeds",
         type=click.IntRange(min=1),

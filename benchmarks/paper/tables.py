@@ -18,9 +18,10 @@ def print_groups(console: Console, problem: Problem, groups: Sequence[Group], de
     """Prints a row for each group: final figures, mean +- standard deviation over seeds."""
     time = "process s" if device == "cpu" else "s"
     seeds = max(len(group.records) for group in groups)
+    several = f", mean +- standard deviation of {seeds} seeds" if seeds > 1 else ""
     table = Table(
         title=f"{problem.title}, batch {problem.batch_size}",
-        caption=f"Figures at the end of each run, mean +- standard deviation of {seeds} seeds. "
+        caption=f"Figures at the end of each run{several}. "
         "Training loss: mean over the batches since the last point of the curve. Values in "
         "parentheses: learning rate and "
         f"{'weight decay' if problem.classifies else 'damping'}. Time: of the training with its "

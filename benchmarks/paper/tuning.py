@@ -99,6 +99,15 @@ def _lattice_place(value: float) -> int:
     return place
 
 
+def near_rates(lr: float, count: int) -> list[float]:
+    """``lr`` and its nearest neighbours among 1 and 3 times the powers of ten."""
+    middle = round(2 * math.log10(lr))
+    others = [_lattice_value(middle + step) for step in range(-count, count + 1)]
+    others = [rate for rate in others if not math.isclose(rate, lr)]
+    others.sort(key=lambda rate: abs(math.log(rate / lr)))
+    return [lr, *others[: count - 1]]
+
+
 def _nearest(values: list[float], value: float) -> int:
     return min(range(len(values)), key=lambda i: abs(math.log(values[i] / value)))
 

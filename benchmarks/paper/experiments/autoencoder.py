@@ -21,14 +21,20 @@ from ..problems import AUTOENCODER_SETS, autoencoder_problem
 from ..report import run_and_report
 from ..runner import Budget
 from ..runs import PlannedRun
-from .choices import batch_option, overrides_options, tuned_settings
+from .choices import (
+    batch_option,
+    overrides_options,
+    tuned_settings,
+    words,
+)
 
+PAPER_AUTOENCODERS = ("mnist", "faces", "curves")
 COMPARED = ("mbf", "kfac", "shampoo", "adam", "sgd-m")
 REDUCED_SECONDS = {"mnist": 60.0, "fashion-mnist": 60.0, "faces": 100.0, "curves": 30.0}
-REDUCED_SEEDS = 3
+REDUCED_SEEDS = {"faces": 1}  # others: 3
 
-SMOKE = (("--data", "digits", "--seconds", "0.5", "--seeds", "2", "--batch", "100"),)
-REDUCED = (("--data", "mnist"), ("--data", "curves"), ("--data", "faces", "--seeds", "1"))
+SMOKE = words("--data digits --seconds 0.5 --seeds 2 --batch 100")
+REDUCED = words("--data mnist", "--data curves", "--data faces")
 
 
 def autoencoder_budget(data: str, seconds: float | None, full: bool) -> Budget:
@@ -53,7 +59,7 @@ def autoencoder_budget(data: str, seconds: float | None, full: bool) -> Budget:
     "curves; with --full: 500, 2000, 500]",
 )
 @batch_option
-@seeds_option(REDUCED_SEEDS)
+@seeds_option("3, or 1 for faces")
 @optimizer_option(*COMPARED)
 @overrides_options
 @experiment_options
@@ -92,7 +98,7 @@ def command(
             budget=autoencoder_budget(data, seconds, full),
             device=device,
         )
-        for number in chosen_seeds(seed, seeds, full, reduced=REDUCED_SEEDS)
+        for number in chosen_seeds(seed, seeds, full, reduced=REDUCED_SEEDS.get(data, 3))
         for name in optimizers
     ]
     run_and_report(

@@ -43,6 +43,11 @@ batch_option = click.option(
 )
 
 
+def words(*lines: str) -> tuple[tuple[str, ...], ...]:
+    """The arguments in each line."""
+    return tuple(tuple(line.split()) for line in lines)
+
+
 def any_problem(network: str, data: str | None, folder: Path | None) -> Problem:
     """An autoencoder or another network on its data.
 

@@ -22,24 +22,25 @@ from ..report import run_and_report
 from ..runner import Budget
 from ..runs import PlannedRun
 from .autoencoder import COMPARED
-from .choices import batch_option, overrides_options, tuned_settings
+from .choices import (
+    batch_option,
+    overrides_options,
+    tuned_settings,
+    words,
+)
 
+PAPER_NETWORKS = ("resnet32", "vgg16", "vgg11")
 PAPER_EPOCHS = 200.0  # of the first-order methods
 REDUCED_EPOCHS = {"resnet32": 1.0, "vgg16": 0.1, "vgg11": 0.1, "simple-cnn": 1.0}
-REDUCED_SEEDS = 2
+REDUCED_SEEDS = {"simple-cnn": 2}  # others: 1
 REDUCED_TEST = 2000  # images
 REDUCED_POINTS = 8  # of the curves, in all
 
-SMOKE = (
-    ("--network", "simple-cnn", "--data", "digits", "--epochs", "0.4", "--seeds", "2"),
-    ("--network", "resnet32", "--data", "digits", "--epochs", "0.2", "--seeds", "1"),
+SMOKE = words(
+    "--network simple-cnn --data digits --epochs 0.4 --seeds 2 --optimizer mbf --optimizer adam",
+    "--network resnet32 --data digits --epochs 0.2 --seeds 1",
 )
-REDUCED = (
-    ("--network", "simple-cnn"),
-    ("--network", "resnet32", "--seeds", "1"),
-    ("--network", "vgg16", "--seeds", "1"),
-    ("--network", "vgg11", "--seeds", "1"),
-)
+REDUCED = words("--network simple-cnn", *(f"--network {name}" for name in PAPER_NETWORKS))
 
 
 def cnn_budget(network: str, method: str, epochs: float | None, full: bool) -> Budget:
@@ -78,7 +79,7 @@ def cnn_budget(network: str, method: str, epochs: float | None, full: bool) -> B
     "[default: 1, or 0.1 for vgg16 and vgg11; with --full: 200]",
 )
 @batch_option
-@seeds_option(REDUCED_SEEDS)
+@seeds_option("2 for simple-cnn, or 1")
 @optimizer_option(*COMPARED)
 @overrides_options
 @experiment_options
@@ -119,7 +120,7 @@ def command(
             budget=cnn_budget(network, name, epochs, full),
             device=device,
         )
-        for number in chosen_seeds(seed, seeds, full, reduced=REDUCED_SEEDS)
+        for number in chosen_seeds(seed, seeds, full, reduced=REDUCED_SEEDS.get(network, 1))
         for name in optimizers
     ]
     run_and_report(

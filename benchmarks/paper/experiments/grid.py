@@ -22,27 +22,34 @@ from ..runner import Budget, GiveUp, Result
 from ..runs import Experiment, PlannedRun
 from ..store import Json
 from ..tuning import UntunedError, grid_path, grid_points, point_of, score, settings_at
-from .autoencoder import COMPARED, autoencoder_budget
-from .choices import any_data_option, any_network_option, any_problem, batch_option
-from .cnn import REDUCED_TEST, cnn_budget
+from .autoencoder import COMPARED, PAPER_AUTOENCODERS, autoencoder_budget
+from .choices import (
+    any_data_option,
+    any_network_option,
+    any_problem,
+    batch_option,
+    words,
+)
+from .cnn import PAPER_NETWORKS, REDUCED_TEST, cnn_budget
 
 CHECKS = (0.25, 0.5)  # shares of the budget at which a point may be abandoned
 LEAST_OTHERS = 3  # points to compare with
 REDUCED_POINTS = 9
-PAPER_POINTS = {
-    "autoencoder": 56,
-    "cnn": 70,
-}  # of the largest grids: KFAC's, and Adam's and SGD-m's
+PAPER_POINTS = {"autoencoder": 56, "cnn": 70}  # of its largest grids: KFAC's and Adam's
+DIVERGING = 1.1  # times the loss of the first batch
 SHORTER = 0.5  # a point's budget, as a share of a run's; the paper has full lengths
 
-SMOKE = (
-    ("--data", "digits", "--seconds", "0.3", "--points", "3", "--batch", "100"),
-    ("--network", "simple-cnn", "--data", "digits", "--epochs", "0.2", "--points", "2"),
+SMOKE = words(
+    "--data digits --seconds 0.2 --points 3 --batch 100",
+    "--network simple-cnn --data digits --epochs 0.3 --points 2 --optimizer mbf --optimizer sgd-m",
 )
-REDUCED = (
-    ("--data", "mnist"),
-    ("--data", "curves"),
-    ("--network", "simple-cnn"),
+REDUCED = words("--data mnist", "--data curves", "--network simple-cnn")
+FULL = words(
+    *(f"--data {name}" for name in PAPER_AUTOENCODERS),
+    *(f"--network {name}" for name in ("simple-cnn", *PAPER_NETWORKS)),
+    *(f"--data {name} --optimizer mbf-true" for name in PAPER_AUTOENCODERS),
+    *(f"--network {name} --optimizer mbf-true" for name in PAPER_NETWORKS),
+    *(f"--network {name} --optimizer mbf-cnn-avg" for name in PAPER_NETWORKS),
 )
 
 
@@ -89,9 +96,9 @@ def command(
     """Search learning rate and damping, or learning rate and weight decay.
 
     Every optimizer has the same number of points. A point is given up at a quarter or half of its
-    budget if its loss is above that of the first batch, or above the median of the points before
-    it at the same place. The commands autoencoder, cnn, variants and frequencies take the best
-    points.
+    budget if its loss is a tenth above that of the first batch, or above the median of the points
+    before it at the same place. The commands autoencoder, cnn, variants and frequencies take the
+    best points.
     """
     console = prepare(threads)
     problem = load_problem(console, lambda: any_problem(network, data, folder), device)
@@ -183,7 +190,7 @@ class Pruner:
 
 def hopeless(loss: float, share: float, first_loss: float, others: Sequence[Json]) -> bool:
     """Whether a point at a share of its budget need not go on."""
-    if not loss < first_loss:
+    if not loss <= DIVERGING * first_loss:
         return True
     theirs = [_loss_at(result, share) for result in others]
     return len(theirs) >= LEAST_OTHERS and loss > median(theirs)

@@ -18,7 +18,7 @@ from ..options import (
 )
 from ..report import run_and_report
 from ..runs import PlannedRun
-from .autoencoder import autoencoder_budget
+from .autoencoder import PAPER_AUTOENCODERS, autoencoder_budget
 from .choices import (
     any_data_option,
     any_network_option,
@@ -26,16 +26,21 @@ from .choices import (
     batch_option,
     overrides_options,
     tuned_settings,
+    words,
 )
-from .cnn import REDUCED_TEST, cnn_budget
+from .cnn import PAPER_NETWORKS, REDUCED_TEST, cnn_budget
 
 REDUCED_SEEDS = 2
 
-SMOKE = (
-    ("--data", "digits", "--seconds", "0.3", "--seeds", "1", "--batch", "100"),
-    ("--network", "simple-cnn", "--data", "digits", "--epochs", "0.3", "--seeds", "1"),
+SMOKE = words(
+    "--data digits --seconds 0.3 --seeds 1 --batch 100",
+    "--network simple-cnn --data digits --epochs 0.2 --seeds 1",
 )
-REDUCED = (("--data", "mnist"), ("--network", "simple-cnn"))
+REDUCED = words("--data mnist", "--network simple-cnn")
+FULL = words(
+    *(f"--data {name}" for name in PAPER_AUTOENCODERS),
+    *(f"--network {name}" for name in PAPER_NETWORKS),
+)
 
 
 @click.command("variants")
