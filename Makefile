@@ -4,6 +4,7 @@
 PYTHON ?= python3
 DEVICE ?= cpu
 WORKERS ?= auto
+CORES  ?= $(shell nproc)
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.packages-installed
@@ -16,7 +17,7 @@ export MBF_PTXCPU ?= $(abspath $(wildcard ../shared/tools/ptxcpu))
 FOREIGN := $(PYTHON) -m tests.cpp.foreign_isa
 FASHION := /usr/share/datasets/fashion-mnist
 
-.PHONY: help demo images test fuzz load numerics torch-tests sanitize sanitize-quick foreign-isa packages matrix bench \
+.PHONY: help demo images paper paper-smoke test fuzz load numerics torch-tests sanitize sanitize-quick foreign-isa packages matrix bench \
 	cubin cuda-import lint format build clean
 .DEFAULT_GOAL := help
 
@@ -38,6 +39,12 @@ build: $(BUILT)  ## set up the environment and build the extension
 
 demo: $(BUILT) images  ## train a small CNN with MBF, Adam, SGD and Muon; print a table, write a plot (DATA=folder: on other idx files)
 	$(BIN)/python -m benchmarks.training $(if $(DATA),--data $(DATA))
+
+paper: $(BUILT) images  ## repeat the paper's experiments, about an hour on two cores (DATA=folder: CIFAR and others; FULL=1, DEVICE=cuda)
+	$(BIN)/python -m benchmarks.paper all --device $(DEVICE) --threads $(CORES) $(if $(DATA),--folder $(DATA)) $(if $(FULL),--full)
+
+paper-smoke: $(BUILT)  ## run every experiment of the paper with a tiny budget on scikit-learn's digits
+	$(BIN)/python -m benchmarks.paper smoke --device $(DEVICE)
 
 images:  # Fashion-MNIST from Debian's package; without it the demo uses scikit-learn's digits
 	@test -n "$(DATA)" -o -e $(FASHION) || ! command -v apt-get >/dev/null || { \

@@ -17,10 +17,10 @@ from rich.progress import TextColumn
 from torch import nn
 
 from ..common import machine
+from ..common.data.images import DataError
 from ..common.progress import progress_bar
 from . import plots, report, summary
 from .image_problems import CifarResNet
-from .images import DataError
 from .methods import METHODS, Method
 from .problem import Problem
 from .problems import PROBLEMS

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..common.data.images import DataError, Images
 from ..optimizers.networks import AUTOENCODER_WIDTHS
 from . import data, models
-from .images import DataError, Images
 from .problem import Problem
 
 TEST_BATCH = 1000
@@ -169,7 +169,7 @@ class CifarResNet(ImageProblem):
     load = staticmethod(data.load_colour_images)
 
     def model(self) -> nn.Module:
-        return models.resnet14()
+        return models.resnet(blocks=2)
 
     def augmented(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
         flipped = torch.rand(len(inputs), generator=generator) < 0.5

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .images import CLASSES
+from ..common.data.images import CLASSES
 
 
 def small_cnn(channels: int, side: int) -> nn.Sequential:
@@ -58,15 +58,19 @@ class ResidualBlock(nn.Module):
         return torch.relu(self.norm2(self.conv2(hidden)) + shortcut)
 
 
-def resnet14() -> nn.Sequential:
-    """A stem of width 16, three stages of two blocks with widths 16, 32 and 64, a classifier."""
-    widths = (16, 16, 16, 32, 32, 64, 64)
+def resnet(blocks: int, channels: int = 3, classes: int = CLASSES) -> nn.Sequential:
+    """He et al. 2016, table 6: 6 ``blocks`` + 2 layers.
+
+    A stem of width 16, three stages of ``blocks`` residual blocks with widths 16, 32 and 64, and a
+    classifier.
+    """
+    widths = (16, *(width for width in (16, 32, 64) for _ in range(blocks)))
     return nn.Sequential(
-        nn.Conv2d(3, widths[0], 3, padding=1, bias=False),
+        nn.Conv2d(channels, widths[0], 3, padding=1, bias=False),
         nn.BatchNorm2d(widths[0]),
         nn.ReLU(),
         *(ResidualBlock(inputs, outputs) for inputs, outputs in pairwise(widths)),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
-        nn.Linear(widths[-1], CLASSES),
+        nn.Linear(widths[-1], classes),
     )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ..common.data.images import DataError
 from . import data
-from .images import DataError
 
 
 @pytest.fixture(autouse=True)

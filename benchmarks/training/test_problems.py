@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from ..common.data.images import DataError, Images
 from .image_problems import Autoencoder, CifarResNet, SmallCnn
-from .images import DataError, Images
 from .problem import Problem
 from .problems import PROBLEMS
 from .text import SYMBOLS, Text, encoded, load_text

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
+from ..common.data.images import Images
 from .image_problems import SmallCnn
-from .images import Images
 from .methods import METHODS, Method
 from .run import Run, best_rates, equal_process_seconds, train_together
 

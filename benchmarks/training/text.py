@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .images import DataError
+from ..common.data.images import DataError
 
 # Printable ASCII; one more symbol stands for everything else.
 ALPHABET = string.printable

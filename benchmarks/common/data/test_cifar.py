@@ -1,4 +1,4 @@
-"""Reading CIFAR-10 from small files in its published formats, which the tests write."""
+"""Reading CIFAR from small files in its published formats, which the tests write."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 import torch
 from PIL import Image
 
-from .cifar import ARCHIVE, FOLDER, TEST_BATCH, TRAIN_BATCHES, load_cifar10
+from .cifar import CIFAR10, CIFAR100, TEST_BATCH, TRAIN_BATCHES, load_cifar10, load_cifar100
 from .images import DataError, Images
 
+ARCHIVE, FOLDER = CIFAR10.archive, CIFAR10.folder
 PER_BATCH = 2
 NAMES = (*TRAIN_BATCHES, TEST_BATCH)
 RNG = np.random.default_rng(0)
@@ -22,17 +23,18 @@ PICTURES = {n: RNG.integers(0, 256, (PER_BATCH, 3, 32, 32), dtype=np.uint8) for 
 LABELS = {name: [i, 9 - i] for i, name in enumerate(NAMES)}
 
 
-def _python2_pickle(pictures: np.ndarray, labels: list[int]) -> bytes:
+def _python2_pickle(pictures: np.ndarray, labels: list[int], key: bytes = b"labels") -> bytes:
     """A pickle as Python 2 wrote it into the published archive, with strings that are bytes."""
     data = pictures.tobytes()
     rows = bytes([len(pictures)])
+    name = b"U" + bytes([len(key)]) + key
     return (
         b"\x80\x02}(U\x04datacnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n"
         b"K\x00\x85U\x01b\x87R(K\x01K" + rows + b"M\x00\x0c\x86"
         b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R"
         b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89"
-        b"T" + len(data).to_bytes(4, "little") + data + b"tb"
-        b"U\x06labels](" + b"".join(b"K" + bytes([label]) for label in labels) + b"eu."
+        b"T" + len(data).to_bytes(4, "little") + data + b"tb" + name + b"]("
+        b"" + b"".join(b"K" + bytes([label]) for label in labels) + b"eu."
     )
 
 
@@ -146,3 +148,39 @@ def test_wrong_json_labels_are_refused(tmp_path: Path) -> None:
     (tmp_path / "train_lables.json").unlink()
     with pytest.raises(DataError, match=r"expected train_labels\.json"):
         load_cifar10(tmp_path)
+
+
+def _write_cifar100(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, labels in (("train", [0, 99]), ("test", [57, 3])):
+        content = _python2_pickle(PICTURES[TEST_BATCH], labels, b"fine_labels")
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def test_cifar100_is_read_with_its_fine_labels(tmp_path: Path) -> None:
+    folder = _write_cifar100(tmp_path / CIFAR100.folder)
+    with tarfile.open(tmp_path / CIFAR100.archive, "w:gz") as archive:
+        archive.add(folder, arcname=CIFAR100.folder)
+    for place in (folder, tmp_path):
+        images = load_cifar100(place)
+        assert images.classes == 100
+        assert images.train_labels.tolist() == [0, 99]
+        assert images.test_labels.tolist() == [57, 3]
+        assert torch.equal(images.train, torch.from_numpy(PICTURES[TEST_BATCH]))
+    for name in ("train", "test"):
+        (folder / name).unlink()
+    assert load_cifar100(tmp_path).test_labels.tolist() == [57, 3]  # now from the archive
+
+
+def test_cifar100_refuses_what_is_not_cifar100(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=rf"expected {CIFAR100.archive} or the folder"):
+        load_cifar100(tmp_path)
+    _write_cifar100(tmp_path)
+    batch = _python2_pickle(PICTURES[TEST_BATCH], [1, 100], b"fine_labels")
+    (tmp_path / "train").write_bytes(batch)
+    with pytest.raises(DataError, match="labels from 0 to 99, got 1 to 100"):
+        load_cifar100(tmp_path)
+    (tmp_path / "train").write_bytes(_python2_pickle(PICTURES[TEST_BATCH], [1, 2], b"labels"))
+    with pytest.raises(DataError, match=r"KeyError.*fine_labels"):
+        load_cifar100(tmp_path)

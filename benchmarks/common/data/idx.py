@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import zipfile
 import zlib
 from pathlib import Path
 
@@ -13,15 +14,17 @@ from torch import Tensor
 from .images import DataError, Images, checked_labels
 
 UNSIGNED_BYTES = b"\x00\x00\x08"
+DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 GZIP_MAGIC = b"\x1f\x8b"
 HEADER = 4  # the magic bytes and the number of dimensions
+Folder = Path | zipfile.Path  # an ordinary one, or one inside an archive
 STEMS = {
     "train": ("train-images-idx3", "train-labels-idx1"),
     "test": ("t10k-images-idx3", "t10k-labels-idx1"),
 }
 
 
-def read_idx(path: Path) -> Tensor:
+def read_idx(path: Folder) -> Tensor:
     """The uint8 tensor in an idx file.
 
     Raises:
@@ -48,7 +51,7 @@ def read_idx(path: Path) -> Tensor:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=data).reshape(shape)
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Folder) -> bytes:
     try:
         content = path.read_bytes()
         return gzip.decompress(content) if content.startswith(GZIP_MAGIC) else content
@@ -58,13 +61,13 @@ def _content(path: Path) -> bytes:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def has_idx(folder: Path) -> bool:
+def has_idx(folder: Folder) -> bool:
     """Whether the folder has any of the four files."""
     stems = (stem for pair in STEMS.values() for stem in pair)
     return any(_find(folder, stem) is not None for stem in stems)
 
 
-def load_idx(folder: Path, name: str = "idx files") -> Images:
+def load_idx(folder: Folder, name: str = "idx files") -> Images:
     """The images in the four files of MNIST or Fashion-MNIST; ``name`` is what to call them.
 
     Raises:
@@ -79,7 +82,7 @@ def load_idx(folder: Path, name: str = "idx files") -> Images:
     return Images(f"{name} in {folder}", train, train_labels, test, test_labels)
 
 
-def _load_part(folder: Path, part: str) -> tuple[Tensor, Tensor]:
+def _load_part(folder: Folder, part: str) -> tuple[Tensor, Tensor]:
     paths = []
     for stem in STEMS[part]:
         path = _find(folder, stem)
@@ -92,6 +95,6 @@ def _load_part(folder: Path, part: str) -> tuple[Tensor, Tensor]:
     return images.unsqueeze(1), checked_labels(labels, len(images), str(paths[1]))
 
 
-def _find(folder: Path, stem: str) -> Path | None:
+def _find(folder: Folder, stem: str) -> Folder | None:
     names = (f"{stem}-ubyte", f"{stem}-ubyte.gz", f"{stem}-ubyte".replace("-idx", ".idx"))
     return next((folder / name for name in names if (folder / name).is_file()), None)

@@ -1,0 +1,1 @@
+"""Readers of published image sets."""

@@ -1,0 +1,1 @@
+"""The experiments of the MBF paper: ``python -m benchmarks.paper --help``."""
