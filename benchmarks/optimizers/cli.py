@@ -108,9 +108,9 @@ def main(
 ) -> None:
     """Time whole optimizer steps on the parameters of real networks.
 
-    Only step() is timed: gradients are random, and the networks are never called. MBF is timed from
-    step 101 on, when it updates statistics every 10 steps and inverses every 100. Its time per step
-    is amortised over these 100 steps.
+    Steps take random gradients. Beside them, forward and backward passes are timed, for the share
+    of an iteration that a step takes. MBF is timed from step 101 on, when it updates statistics
+    every 10 steps and inverses every 100. Its time per step is amortised over these 100 steps.
 
     The first two steps of each contender are verified against a float64 computation; a wrong
     contender gets no figure. All contenders run in this process, interleaved, so that a slow phase

@@ -1,7 +1,7 @@
 """The layers of real networks, in their published shapes.
 
 An optimizer sees only parameters and the kinds of layers they belong to. The layers are therefore
-just listed in a ``Sequential``, which is never called.
+just listed in a ``Sequential``, which is never called; ``passes.py`` has networks that can be.
 """
 
 from __future__ import annotations

@@ -19,13 +19,15 @@ COLUMNS = (
     "longest step",
     "of fused Adam",
     "of Adam",
+    "share of iteration",
     "state MB",
     "bytes per parameter",
     "steps timed",
 )
 CAPTION = (
     "ms per step: amortised over the refresh period. Every step is timed by itself, and the median "
-    "is taken at each place of the period. Longest step: of a period, in ms. Contenders are "
+    "is taken at each place of the period. Longest step: of a period, in ms. Share of iteration: "
+    "of forward pass, backward pass and step, at the batch size of the MBF paper. Contenders are "
     "interleaved."
 )
 SAMPLED = (
@@ -67,6 +69,7 @@ def _cells(result: NetworkResult, m: Measurement) -> list[Text]:
         _milliseconds(m.longest),
         _ratio(result.ratio(m.contender, ADAM_FUSED)),
         _ratio(result.ratio(m.contender, ADAM_DEFAULT)),
+        _share(result.share(m.contender)),
         f"{m.state_bytes / 1e6:,.1f}",
         f"{m.state_bytes / result.parameters:.1f}",
         str(m.steps),
@@ -85,6 +88,10 @@ def _ratio(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}x" if value >= 100 else f"{value:.2f}x"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"
 
 
 def write_json(path: Path, results: Results, found: list[Target]) -> None:

@@ -46,13 +46,18 @@ class Measurement:
 
 @dataclass
 class NetworkResult:
-    """All contenders on one network, timed interleaved."""
+    """All contenders on one network, timed interleaved.
+
+    Attributes:
+        pass_seconds: the time of a forward and a backward pass; None if that was not measured.
+    """
 
     network: str
     title: str
     parameters: int
     tensors: int
     threads: int
+    pass_seconds: float | None = None
     measurements: list[Measurement] = field(default_factory=list)
 
     def find(self, contender: str) -> Measurement | None:
@@ -69,6 +74,13 @@ class NetworkResult:
         """The time of one over the time of the other."""
         above, below = self.seconds(contender), self.seconds(other)
         return None if above is None or below is None else above / below
+
+    def share(self, contender: str) -> float | None:
+        """The share of a step in a whole iteration: forward pass, backward pass and step."""
+        step = self.seconds(contender)
+        if step is None or self.pass_seconds is None:
+            return None
+        return step / (step + self.pass_seconds)
 
 
 @dataclass
@@ -104,6 +116,7 @@ def _network_json(result: NetworkResult) -> dict[str, Any]:
             "ms_longest_step": _milliseconds(m.longest),
             "of_adam_fused": result.ratio(m.contender, ADAM_FUSED),
             "of_adam_default": result.ratio(m.contender, ADAM_DEFAULT),
+            "share_of_iteration": result.share(m.contender),
         }
         rows.append(row)
     head = {key: value for key, value in vars(result).items() if key != "measurements"}

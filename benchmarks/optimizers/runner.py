@@ -17,6 +17,7 @@ from .contenders import Absent, Contender, Form, Role
 from .cycle import ALIKE
 from .gradients import GradientSets
 from .networks import Network, parameter_count
+from .passes import TRAININGS, pass_seconds
 from .reference import STEPS, Expected, Rule, expected_moves
 from .results import Measurement, NetworkResult
 from .verify import check_moved, check_moved_at_all
@@ -109,6 +110,7 @@ class NetworkRun:
             sum(1 for _ in self.model.parameters()),
             torch.get_num_threads(),
         )
+        self._device = device
         self._gradients = GradientSets(self.model, device)
         self._timer = timer_for(device)
         self._expected: dict[Rule, list[Expected]] = {}
@@ -121,6 +123,10 @@ class NetworkRun:
             for contender in contenders:
                 self._admit(contender)
             self._expected.clear()
+            if self.network.name in TRAININGS:
+                self.announce(f"{self.network}: forward and backward passes")
+                training = TRAININGS[self.network.name]
+                self.result.pass_seconds = pass_seconds(training, self._device, self._timer)
             self._time_interleaved()
         finally:
             self.result.measurements = [
