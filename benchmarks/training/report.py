@@ -72,10 +72,7 @@ def _cells(runs: Sequence[Run], seconds: dict[int, float]) -> list[str]:
     if tests:
         share = run.problem.test_is_share
         test = f"{100 * fmean(tests):.1f} %" if share else format_loss(fmean(tests))
-    losses = [run.final_loss for run in runs]
-    loss = format_loss(fmean(losses))
-    if len(runs) > 1 and all(map(math.isfinite, losses)):
-        loss += f" +- {format_loss(stdev(losses))}"
+    loss = format_losses([run.final_loss for run in runs], "+-")
     return [
         run.method.title,
         f"{run.lr:g}",
@@ -94,6 +91,15 @@ def format_loss(value: float) -> str:
     if not math.isfinite(value):
         return "diverged"
     return f"{value:.1f}" if value >= 100 else f"{value:#.3g}"
+
+
+def format_losses(losses: Sequence[float], sign: str) -> str:
+    """Their mean and, behind a sign, their standard deviation to the same place."""
+    mean = format_loss(fmean(losses))
+    if len(losses) < 2 or not all(map(math.isfinite, losses)):
+        return mean
+    places = len(mean.partition(".")[2])
+    return f"{mean} {sign} {stdev(losses):.{places}f}"
 
 
 def write_json(

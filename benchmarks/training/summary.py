@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ from rich.console import Console
 
 from .methods import METHODS
 from .problems import PROBLEMS
-from .report import format_loss
+from .report import format_losses
 
 Runs = list[dict[str, Any]]
 
@@ -92,22 +93,19 @@ def _loss_at(run: dict[str, Any], seconds: float, window: int) -> float:
 
 
 def _cells(methods: Sequence[str], found: dict[str, list[float | None]]) -> list[str]:
-    means: dict[str, float] = {}
-    for name, losses in found.items():
-        if losses and None not in losses:
-            means[name] = fmean(loss for loss in losses if loss is not None)
+    finite = {
+        name: [loss for loss in losses if loss is not None]
+        for name, losses in found.items()
+        if losses and None not in losses
+    }
+    least = min(map(fmean, finite.values()), default=math.inf)
     cells = []
     for name in methods:
-        if name not in found:
-            cells.append("")
-        elif name not in means:
-            cells.append("diverged")
-        else:
-            text = format_loss(means[name])
-            finite = [loss for loss in found[name] if loss is not None]
-            if len(finite) > 1:
-                text += f" ± {format_loss(stdev(finite))}"
-            cells.append(f"**{text}**" if means[name] == min(means.values()) else text)
+        if name not in finite:
+            cells.append("diverged" if name in found else "")
+            continue
+        text = format_losses(finite[name], "±")
+        cells.append(f"**{text}**" if fmean(finite[name]) == least else text)
     return cells
 
 

@@ -45,7 +45,7 @@ def test_equal_process_time_is_that_of_the_quickest_run_with_a_seed() -> None:
     # Seed 0: two seconds, one step of MBF and both of Adam. Seed 1: all steps of both. The window
     # of the problem is longer than these runs, so that losses are means over all steps until then.
     row = markdown([_result(RACE)])[6]
-    assert row == "| small CNN, 2 steps | **3.75 ± 0.354** | 4.25 ± 0.00 |"
+    assert row == "| small CNN, 2 steps | **3.75 ± 0.35** | 4.25 ± 0.00 |"
 
 
 def test_a_run_that_diverged_has_no_mean() -> None:
