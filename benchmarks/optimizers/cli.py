@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from ..common.device_option import device_option
 from ..common.progress import progress_bar
 from ..common.targets import Target, print_targets
 from . import plots, report
-from .contenders import MBF_BARE, Contender, everyone
+from .contenders import MBF_BARE, Absent, Contender, everyone
 from .networks import NETWORKS
 from .overhead import python_overhead
 from .results import Results
@@ -53,6 +53,14 @@ def _networks(_: click.Context, __: click.Parameter, value: str | None) -> tuple
     return names
 
 
+def _only(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    known = [contender.name for contender in everyone()]
+    for name in value:
+        if name not in known:
+            raise click.BadParameter(f"expected one of {', '.join(known)}, got {name!r}")
+    return value
+
+
 def _threads(_: click.Context, __: click.Parameter, value: int) -> int:
     cores = os.cpu_count() or 1
     if not 1 <= value <= cores:
@@ -75,6 +83,14 @@ def _threads(_: click.Context, __: click.Parameter, value: int) -> int:
     callback=_networks,
     help=f"Networks to measure, separated by commas, or all: {', '.join(NETWORKS)}.  "
     f"[default: {','.join(PRESETS['default'])}]",
+)
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="OPTIMIZER",
+    callback=_only,
+    help='An optimizer to measure, by its name in the tables, such as "MBF graft". May be '
+    "repeated.  [default: all]",
 )
 @click.option(
     "--patience",
@@ -101,6 +117,7 @@ def _threads(_: click.Context, __: click.Parameter, value: int) -> int:
 def main(
     preset: str | None,
     networks: tuple[str, ...] | None,
+    only: tuple[str, ...],
     patience: float | None,
     device: torch.device,
     threads: int,
@@ -124,7 +141,13 @@ def main(
     console = Console() if sys.stdout.isatty() else Console(width=150)
     results = Results(
         machine.describe(device),
-        {"preset": preset, "networks": chosen, "device": str(device), "threads": threads},
+        {
+            "preset": preset,
+            "networks": chosen,
+            "only": only,
+            "device": str(device),
+            "threads": threads,
+        },
     )
     console.print(machine.headline(results.machine), highlight=False)
     _warn(console, results)
@@ -134,7 +157,8 @@ def main(
     plan = PLANS[preset]
     if patience is not None:
         plan = replace(plan, patience=patience)
-    interrupted = _run(console, results, preset, plan, chosen, device)
+    contenders = [c for c in everyone() if not only or c.name in only]
+    interrupted = _run(console, results, preset, plan, chosen, contenders, device)
     results.options["seconds"] = time.perf_counter() - start
     results.options["interrupted"] = interrupted
     found = targets(results)
@@ -166,6 +190,7 @@ def _run(
     preset: str,
     plan: Plan,
     chosen: tuple[str, ...],
+    contenders: Sequence[Contender | Absent],
     device: torch.device,
 ) -> bool:
     """Fills ``results``. Returns whether Ctrl-C ended it early."""
@@ -179,7 +204,7 @@ def _run(
             for name in chosen:
                 run = NetworkRun(NETWORKS[name], plan, announce, device)
                 results.networks.append(run.result)
-                run.run(everyone())
+                run.run(contenders)
                 progress.advance(task)
                 if not console.is_terminal:
                     click.echo(f"{len(results.networks)}/{len(chosen)} {name}", err=True)

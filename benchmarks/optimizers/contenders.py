@@ -29,7 +29,7 @@ MBF_BARE = "MBF"
 MBF_GRAFT = "MBF graft"
 MBF_BF16 = "MBF bf16 inverse"
 MBF_OWN = "MBF graft, own kernels"
-MBF_STAGGERED = "MBF staggered"
+MBF_STAGGERED = "MBF graft, staggered"
 MBF_TORCH = "MBF in plain torch"
 ADAM_DEFAULT = "Adam"
 ADAM_FOREACH = "Adam foreach"
@@ -102,7 +102,7 @@ def everyone() -> list[Contender | Absent]:
         _mbf(MBF_BF16, bare, inverse_dtype=torch.bfloat16),
         _mbf(MBF_GRAFT, graft),
         _mbf(MBF_OWN, own, conv="kernel", max_block=None, power=-1.0),
-        _mbf(MBF_STAGGERED, bare, stagger=True),
+        _mbf(MBF_STAGGERED, graft, stagger=True),
         _mbf(
             MBF_TORCH,
             bare,

@@ -86,6 +86,17 @@ def test_a_quick_run_writes_its_results(tmp_path: Path, monkeypatch: pytest.Monk
     assert (tmp_path / "optimizers.png").stat().st_size > 0
 
 
+def test_only_some_contenders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(NETWORKS, "tiny", TINY)
+    monkeypatch.setitem(cli.PLANS, "quick", PLAN)
+    arguments = ["--quick", "--networks", "tiny", "--output", str(tmp_path)]
+    arguments += ["--only", ADAM_FUSED, "--only", MBF_BARE]
+    result = CliRunner().invoke(cli.main, arguments)
+    assert result.exit_code == 0, result.output
+    (network,) = json.loads((tmp_path / "optimizers.json").read_text())["networks"]
+    assert {c["contender"] for c in network["contenders"]} == {ADAM_FUSED, MBF_BARE}
+
+
 def test_targets_without_measurements_are_undecided() -> None:
     results = Results({}, {})
     assert all(target.met is None for target in targets(results))
@@ -95,6 +106,7 @@ def test_targets_without_measurements_are_undecided() -> None:
     ("arguments", "message"),
     [
         (["--networks", "resnet31"], "expected all, or some of resnet32"),
+        (["--only", "Adm"], "expected one of MBF,"),
         (["--threads", "0"], "expected 1 to"),
     ],
 )
