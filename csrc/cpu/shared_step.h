@@ -53,18 +53,24 @@ class SharedStepKernels : SharedLanes<V> {
       for_strips(layer, [&](int64_t piece, int64_t end) {
         const int64_t column = piece * layer.width;
         const int count = static_cast<int>(std::min(layer.columns, end * layer.width) - column);
+        // All but the bias, which is apart so that the others can stay in the tensors' memory.
+        const int inputs = count - (layer.bias && column + count == layer.columns);
         T buffer[2][kSharedStrip];
         for (int r = 0; r < rows; ++r) {
-          T* own = m.columns(r, column, count, buffer[0]);
-          const T* grads = d.columns(r, column, count, buffer[1]);
+          T* own = m.columns(r, column, inputs, buffer[0]);
+          const T* grads = d.columns(r, column, inputs, buffer[1]);
           T* kept = momenta + r * kStride;
-          for_elements(count, [&](auto x, int64_t i) MBF_INLINE_LAMBDA {
+          for_elements(inputs, [&](auto x, int64_t i) MBF_INLINE_LAMBDA {
             const auto sum =
                 accumulated(pick(x, vectors, scalars), load(x, own + i), load(x, grads + i));
             store(sum, own + i);
             store(sum, kept + i);
           });
-          m.write_back(r, column, count, own, buffer[0]);
+          m.write_back(r, column, inputs, own, buffer[0]);
+          if (inputs < count) {
+            kept[inputs] = accumulated(scalars, m.bias(r), d.bias(r));
+            m.set_bias(r, kept[inputs]);
+          }
         }
         PrefetchQueue<T> next;
         m.ask_for(column + count, next);
@@ -89,12 +95,13 @@ class SharedStepKernels : SharedLanes<V> {
             norms.direction += direction_square(layer, piece, end, count, direction);
             continue;
           }
-          T* own = w.columns(r, column, count, buffer[0]);
-          for_elements(count, [&](auto x, int64_t i) MBF_INLINE_LAMBDA {
+          T* own = w.columns(r, column, inputs, buffer[0]);
+          for_elements(inputs, [&](auto x, int64_t i) MBF_INLINE_LAMBDA {
             store(moved(pick(x, vectors, scalars), load(x, own + i), load(x, direction + i)),
                   own + i);
           });
-          w.write_back(r, column, count, own, buffer[0]);
+          w.write_back(r, column, inputs, own, buffer[0]);
+          if (inputs < count) w.set_bias(r, moved(scalars, w.bias(r), direction[inputs]));
         }
       });
       if (pass.norms != nullptr) pass.norms[task] = norms;
@@ -161,7 +168,7 @@ class SharedStepKernels : SharedLanes<V> {
   class TaskRows {
    public:
     TaskRows(const RowTensor& tensor, const SharedLayer& layer, int64_t g, int64_t row, int rows)
-        : tensor_(tensor), layer_(layer), group_(g), row_(row), rows_(rows) {
+        : tensor_(tensor), group_(g), row_(row), rows_(rows) {
       plain_columns_ = layer.columns - layer.bias;
       if (plain_row<T>(tensor, layer, g, row, 0, plain_columns_) == nullptr) plain_columns_ = 0;
       for (int r = 0; r < rows && plain_columns_ > 0; ++r) {
@@ -169,10 +176,10 @@ class SharedStepKernels : SharedLanes<V> {
       }
     }
 
-    // The tensor's own memory for these columns, or a copy in `buffer`.
+    // The tensor's own memory for these columns of the weight, or a copy in `buffer`.
     MBF_INLINE T* columns(int r, int64_t first, int64_t count, T* buffer) const {
       if (first + count <= plain_columns_) return plain_[r] + first;
-      read_row(tensor_, layer_, group_, row_ + r, first, count, buffer);
+      read_columns(tensor_.weight, group_, row_ + r, first, count, buffer);
       return buffer;
     }
 
@@ -184,16 +191,25 @@ class SharedStepKernels : SharedLanes<V> {
 
     MBF_INLINE void write_back(int r, int64_t first, int64_t count, const T* values,
                                const T* buffer) const {
-      if (values == buffer) write_row(tensor_, layer_, group_, row_ + r, first, count, values);
+      if (values == buffer) write_columns(tensor_.weight, group_, row_ + r, first, count, values);
+    }
+
+    // The last column, if it is that of a joined bias.
+    T bias(int r) const {
+      T value;
+      read_columns(tensor_.bias, group_, row_ + r, 0, 1, &value);
+      return value;
+    }
+    void set_bias(int r, T value) const {
+      write_columns(tensor_.bias, group_, row_ + r, 0, 1, &value);
     }
 
    private:
     const RowTensor tensor_;
-    const SharedLayer& layer_;
     int64_t group_, row_;
     int rows_;
     int64_t plain_columns_;
-    T* plain_[kSharedRows];
+    T* plain_[kSharedRows] = {};
   };
 
   // The parameters of a layer that have a gradient.
