@@ -29,8 +29,8 @@ def test_every_width(width):
     cases.check_width(reach, width)
 
 
-def test_classes_of_one_launch():
-    cases.check_classes_of_one_launch(reach)
+def test_widths_of_one_launch():
+    cases.check_widths_of_one_launch(reach, [(9, 8), (5, 33), (20, 63), (40, 17), (3, 127)])
 
 
 @pytest.mark.parametrize("kind", cases.KINDS)

@@ -14,7 +14,7 @@ from ...shared_state import SharedState
 from .choice import SHORT, TYPES
 from .device import on, target
 from .shared_choice import apply_launch, step_launch, sums_launch, update_launch
-from .shared_table import Pair, SharedTables, tables_of
+from .shared_table import SLOT_ELEMENTS, Pair, SharedTables, tables_of
 
 MaybeTensors = Sequence[Tensor | None]
 Formats = tuple[torch.dtype, ...]  # of weight and bias in each list of a call
@@ -37,11 +37,12 @@ def update_(state: SharedState, grads: MaybeTensors, squares: MaybeTensors, upda
         return
     device = state.stats.device
     slots = last.slots - first.slots
-    partials = torch.empty(slots * 256, dtype=torch.float32, device=device)
+    partials = torch.empty(slots * SLOT_ELEMENTS, dtype=torch.float32, device=device)
     counts = torch.empty(items if slots else 0, dtype=torch.int32, device=device)
     chosen = target(device)
-    lists = [tables.pairs(grads), tables.pairs(squares or [None] * len(grads))]
-    for formats, own in _by_dtype(lists):
+    pairs = tables.pairs(grads)
+    lists = [pairs, tables.pairs(squares or [None] * len(grads))]
+    for formats, own in _by_dtype(pairs, lists):
         call = _Call(tables, ("update", formats), own, formats)
         flags = {"WITH_SQUARES": len(squares) > 0, "STRIDED": call.strided}
         kernel, constants, options = update_launch(tables.classes, flags, chosen)
@@ -84,11 +85,12 @@ def step_(
     if controls is not None:
         scalars = scalars._replace(lr=0.0)  # a tensor on the device, which controls carry
     moving = [p if g is not None else None for p, g in zip(params, grads, strict=True)]
-    lists = [tables.pairs(tensors) for tensors in (moving, grads, momenta)]
-    lists.append(tables.pairs(squares if refresh else [None] * len(params)))
+    used = squares if refresh else [None] * len(params)
+    lists = [tables.pairs(tensors) for tensors in (moving, grads, momenta, used)]
     device = state.stats.device
     chosen = target(device)
-    calls = [_Call(tables, ("step", formats), own, formats) for formats, own in _by_dtype(lists)]
+    groups = _by_dtype(lists[1], lists)
+    calls = [_Call(tables, ("step", formats), own, formats) for formats, own in groups]
     nothing = tables.nothing
     for call in calls:
         flags = {
@@ -156,12 +158,13 @@ def _check(state: SharedState) -> None:
         )
 
 
-def _by_dtype(lists: Sequence[list[Pair]]) -> list[tuple[Formats, list[list[Pair]]]]:
+def _by_dtype(
+    grads: list[Pair], lists: Sequence[list[Pair]]
+) -> list[tuple[Formats, list[list[Pair]]]]:
     """Groups of layers that one launch can take; to a launch, other layers have no tensors.
 
     A layer without a gradient is in no group.
     """
-    grads = lists[-3] if len(lists) == 4 else lists[0]
     keys: list[Formats | None] = []
     for i, own in enumerate(grads):
         absent = all(grad is None for grad in own)
@@ -185,6 +188,5 @@ def _formats(pairs: Sequence[Pair]) -> Formats:
     for weight, bias in pairs:
         there = weight if weight is not None else bias
         other = bias if bias is not None else there
-        both = [t.dtype if t is not None else torch.float32 for t in (there, other)]
-        found += both
+        found += [t.dtype if t is not None else torch.float32 for t in (there, other)]
     return tuple(found)

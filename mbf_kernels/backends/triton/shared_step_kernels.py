@@ -131,6 +131,8 @@ def step_piece(
     )
     b = load_bias(m_bias, row, joined, STRIDED)
     b = tl.fma(b, momentum, load_bias(d_bias, row, joined, STRIDED))
+    # Rows are fewer than threads: several threads load an element that one of them stores.
+    tl.debug_barrier()
     store_bias(m_bias, row, b, joined, STRIDED)
     mask = (own < size) & (size > of_weight)
     u = b[:, None] * tl.load(matrix + of_weight * width + own, mask=mask, other=0.0)[None, :]
