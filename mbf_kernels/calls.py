@@ -14,6 +14,8 @@ from .backends.backend import Backend
 
 # Lists with one entry per parameter; the gradients are the first list.
 TensorLists = Sequence[Sequence[Any]]
+# Takes a tensor and its place in its list.
+Walkable = Callable[[Tensor, int], bool]
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
@@ -30,7 +32,7 @@ def run_checked(
     lists: TensorLists,
     run: Callable[..., None],
     check: Callable[[], None],
-    walkable: Callable[[Tensor], bool],
+    walkable: Walkable,
     fits: bool = True,
 ) -> None:
     """Calls ``run(*lists)``; a wrong argument raises before anything is written.
@@ -39,7 +41,8 @@ def run_checked(
     exception that says why, or some tensors need copies.
 
     Args:
-        walkable: whether kernels can walk the memory of a tensor; others are copied.
+        walkable: whether kernels can walk the memory of a tensor, given its place in its list;
+            others are copied.
         fits: whether the tensors have the dtypes that the blocks were made for, which a backend
             that checks its own arguments does not know.
     """
@@ -58,13 +61,13 @@ def run_checked(
         _run_on_copies(copies, lists, run)
 
 
-def _copied(lists: TensorLists, walkable: Callable[[Tensor], bool]) -> TensorLists:
+def _copied(lists: TensorLists, walkable: Walkable) -> TensorLists:
     """The lists, with contiguous copies of the tensors that kernels cannot walk."""
 
-    def usable(tensor: Tensor | None) -> Tensor | None:
-        return tensor if tensor is None or walkable(tensor) else tensor.detach().contiguous()
+    def usable(tensor: Tensor | None, place: int) -> Tensor | None:
+        return tensor if tensor is None or walkable(tensor, place) else tensor.detach().contiguous()
 
-    return [[usable(tensor) for tensor in tensors] for tensors in lists]
+    return [[usable(t, place) for place, t in enumerate(tensors)] for tensors in lists]
 
 
 @torch.no_grad()

@@ -352,7 +352,7 @@ class MiniBlocks:
     ) -> None:
         run_checked(backend, self.device, lists, run, check, self._walkable, fits)
 
-    def _walkable(self, tensor: Tensor) -> bool:
+    def _walkable(self, tensor: Tensor, _place: int) -> bool:
         return block_view(tensor, self.block_size) is not None
 
     def _damping_values(self, damping: float | Tensor) -> Tensor:

@@ -69,6 +69,8 @@ class SharedBlocks:
         self.stats_dtype = torch.float64 if double else torch.float32
         forms = [RowForm.of(entry, max_block, i) for i, entry in enumerate(entries)]
         self._shapes = [tuple(t.shape) for t in tensors]
+        # The layer of each tensor, and whether it is the bias.
+        self._owners = [(form, bias) for form in forms for bias in (False, True)[: 1 + form.bias]]
         self._width = max((form.width for form in forms), default=1)
         self._state = SharedState.allocate(forms, self.stats_dtype, self.device)
         self._directions: Tensor | None = None
@@ -312,7 +314,7 @@ class SharedBlocks:
             (grads, params, momenta, squares),
             run,
             lambda: self._check_step(params, grads, momenta, squares, options),
-            Tensor.is_contiguous,
+            lambda tensor, place: backend.walks_rows(tensor, *self._owners[place]),
             fits=[getattr(p, "dtype", None) for p in params] == self._dtypes,
         )
 
@@ -352,7 +354,7 @@ class SharedBlocks:
             (grads, squares),
             lambda grads, squares: backend.shared_update_(self._state, grads, squares, update),
             lambda: self._check_update(grads, squares, update.beta),
-            Tensor.is_contiguous,
+            lambda tensor, place: backend.walks_rows(tensor, *self._owners[place]),
         )
 
     def _invert(

@@ -17,10 +17,11 @@ from . import report
 from .cards import AMD_ARCHITECTURES, ARCHITECTURES
 from .rows import AmdRow, Row, amd_rows, cuda_rows, triton_rows
 from .sass import ToolError
-from .triton_kernels import Kernel, kernels
+from .triton_kernels import Kernel, kernels, shared_kernels
 
 DEFAULT_PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
 SHOWN = ("sm_80", "sm_90")
+SHARED_WIDTHS = (16, 32, 64, 128)  # one of each class of the Triton kernels
 
 
 def _triton_kernels(sizes: Sequence[int]) -> list[Kernel]:
@@ -76,7 +77,15 @@ def _sizes(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]
     default=DEFAULT_PAGE,
     help="The Markdown page whose tables are replaced.  [default: docs/gpu.md]",
 )
-def main(architectures: tuple[str, ...], sizes: tuple[int, ...], page: Path) -> None:
+@click.option(
+    "--shared-only",
+    is_flag=True,
+    help="Compile the Triton kernels for rows that share blocks only, and replace their table "
+    "only. This takes some minutes.",
+)
+def main(
+    architectures: tuple[str, ...], sizes: tuple[int, ...], page: Path, shared_only: bool
+) -> None:
     """Compile the GPU kernels for every architecture and report on their machine code.
 
     No GPU is needed: nvcc compiles the CUDA kernels and Triton compiles its own. The first run
@@ -100,12 +109,37 @@ def main(architectures: tuple[str, ...], sizes: tuple[int, ...], page: Path) -> 
         nvidia = [name for name in architectures if name in ARCHITECTURES]
         gfx = [name for name in architectures if name in AMD_ARCHITECTURES]
         chosen = _triton_kernels(sizes)
+        shared = list(shared_kernels(SHARED_WIDTHS))
         try:
-            rows += cuda_rows(nvidia, range(1, MAX_BLOCK + 1), announce)
-            rows += triton_rows(nvidia, chosen, announce)
-            amd += amd_rows(gfx, chosen, announce)
+            shared_rows = list(triton_rows(nvidia, shared, announce))
+            shared_amd = list(amd_rows(gfx, shared, announce))
+            if not shared_only:
+                rows += cuda_rows(nvidia, range(1, MAX_BLOCK + 1), announce)
+                rows += triton_rows(nvidia, chosen, announce)
+                amd += amd_rows(gfx, chosen, announce)
         except (ToolError, RuntimeError, OSError) as error:
             raise click.ClickException(str(error)) from error
+    report.write(
+        page,
+        report.shared_kernels(shared_rows, shared_amd),
+        report.SHARED_BEGIN,
+        report.SHARED_END,
+    )
+    if not shared_only:
+        _write_tables(page, rows, amd)
+    rows += shared_rows
+    amd += shared_amd
+    console.print(f"{len(rows) + len(amd)} kernels; tables written to {page}", highlight=False)
+    spilling = [
+        f"{r.architecture}, {r.operation}, d = {r.block_sizes}" for r in rows if r.spill_bytes
+    ]
+    spilling += [f"{a.architecture}, {a.operation}, d = {a.block_size}" for a in amd if a.spilled]
+    for text in spilling:
+        console.print(f"spills: {text}", style="red", highlight=False, markup=False)
+    sys.exit(1 if spilling else 0)
+
+
+def _write_tables(page: Path, rows: Sequence[Row], amd: Sequence[AmdRow]) -> None:
     text = "\n".join(
         (
             "### All kernels\n",
@@ -119,11 +153,3 @@ def main(architectures: tuple[str, ...], sizes: tuple[int, ...], page: Path) -> 
         )
     )
     report.write(page, text)
-    console.print(f"{len(rows) + len(amd)} kernels; tables written to {page}", highlight=False)
-    spilling = [
-        f"{r.architecture}, {r.operation}, d = {r.block_sizes}" for r in rows if r.spill_bytes
-    ]
-    spilling += [f"{a.architecture}, {a.operation}, d = {a.block_size}" for a in amd if a.spilled]
-    for text in spilling:
-        console.print(f"spills: {text}", style="red", highlight=False, markup=False)
-    sys.exit(1 if spilling else 0)

@@ -12,6 +12,9 @@ from .rows import AmdRow, Row
 
 BEGIN = "<!-- made by `make cubin`: -->"
 END = "<!-- : end -->"
+SHARED_BEGIN = "<!-- made by `make cubin`, for rows that share blocks: -->"
+SHARED_END = "<!-- : end of rows that share blocks -->"
+SHARED_SHOWN = ("sm_80", "sm_90", "sm_120")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -138,14 +141,42 @@ def amd(rows: Sequence[AmdRow]) -> str:
     return table(head, lines)
 
 
-def write(path: Path, text: str) -> None:
+def shared_kernels(rows: Sequence[Row], amd_rows: Sequence[AmdRow]) -> str:
+    """The Triton kernels for rows that share blocks: a line for each operation and width."""
+    lines = []
+    for operation, sizes in dict.fromkeys((r.operation, r.block_sizes) for r in rows):
+        own = [r for r in rows if (r.operation, r.block_sizes) == (operation, sizes)]
+        on = {r.architecture: r for r in own}
+        amd = [a for a in amd_rows if a.operation == operation and a.block_size in (sizes or (0,))]
+        lines.append(
+            (
+                operation,
+                *(sizes or ("all",)),
+                own[0].threads,
+                f"{max(r.shared_bytes for r in own):,}",
+                ", ".join(str(on[name].registers) for name in SHARED_SHOWN if name in on),
+                ", ".join(str(a.registers) for a in amd),
+                sum(r.spill_bytes for r in own) + sum(a.spilled for a in amd),
+                f"{min(r.occupancy for r in own):.0%}",
+            )
+        )
+    head = (
+        *("operation", "width", "threads", "most shared bytes"),
+        f"registers on {', '.join(SHARED_SHOWN)}",
+        f"vector registers on {', '.join(dict.fromkeys(a.architecture for a in amd_rows))}",
+        *("spilled bytes", "least occupancy"),
+    )
+    return table(head, lines)
+
+
+def write(path: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
     """Replaces the text between the marks.
 
     Raises:
         ValueError: the page has no marks.
     """
     page = path.read_text()
-    if BEGIN not in page or END not in page:
-        raise ValueError(f"{path}: expected the marks {BEGIN} and {END}")
-    before, rest = page.split(BEGIN)
-    path.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{rest.split(END)[1]}")
+    if begin not in page or end not in page:
+        raise ValueError(f"{path}: expected the marks {begin} and {end}")
+    before, rest = page.split(begin)
+    path.write_text(f"{before}{begin}\n\n{text}\n{end}{rest.split(end)[1]}")

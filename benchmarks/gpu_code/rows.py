@@ -107,8 +107,20 @@ def triton_rows(
         )
 
 
+# The names of the Triton kernels for rows that share blocks.
+SHARED_OPERATIONS = {
+    "step": "step",
+    "step, strided": "step, strided",
+    "first pass": "rescaled step, first pass",
+    "second pass": "rescaled step, second pass",
+    "update": "update",
+    "sums": "update, sums of parts",
+}
+
+
 def _triton_operation(kernel: Kernel) -> str:
     name = {
+        "shared": SHARED_OPERATIONS.get(kernel.operations, ""),
         "pass": kernel.operations.replace("invert", "inverse"),
         "apply": "rescaled step, second pass",
         "dense": "spd_inverse",

@@ -19,8 +19,8 @@ pytest.importorskip("triton", reason="Triton's wheel carries the tools that read
 from ..common import byte_model
 from . import report, sass, triton_cache
 from .cards import occupancy
-from .rows import Row, cuda_rows, triton_rows
-from .triton_kernels import kernels
+from .rows import AmdRow, Row, cuda_rows, triton_rows
+from .triton_kernels import kernels, shared_kernels
 
 FLOPS_OF_NINE = byte_model.inverse_flops(9)
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
@@ -100,6 +100,15 @@ def test_registers_of_the_triton_kernels_for_blocks_of_25(triton: list[Row]) -> 
         assert only(triton, operation, 25).registers <= registers, operation
 
 
+def test_no_triton_kernel_for_rows_that_share_blocks_spills() -> None:
+    rows = list(triton_rows(["sm_80"], shared_kernels([64])))
+    assert len(rows) == 1 + 5
+    assert [r for r in rows if r.spill_bytes or code_of(r).spill_instructions] == []
+    # Products are in float32: 64 columns of 64 rows by 256 threads, in slices of 16 columns.
+    assert code_of(only(rows, "step", 64)).count("FFMA") >= 16 * 16
+    assert [op for r in rows for op in code_of(r).opcodes if op.startswith("HMMA")] == []
+
+
 def test_an_interrupted_run_keeps_what_it_has_and_ends_its_compilers(tmp_path: Path) -> None:
     def interrupt(_: str, done: int, __: int) -> None:
         if done:
@@ -168,6 +177,10 @@ def test_the_tables_show_the_figures_of_a_kernel() -> None:
     row = Row("cuda", "step", (9,), "sm_80", 40, 0, 0, 128, 128, 0.75, None, code)
     assert "| cuda | sm_80 | 9 | 1 | 40 | 0 | 0 | 75% |  |" in report.all_kernels([row])
     assert "| 9 | 8 (198) | 3 (72) | 1 (18) |" in report.blocks_of_nine([row], ["sm_80"])
+    other = Row("triton", "step", (64,), "sm_90", 96, 0, 512, 256, 1, 0.25, 1.0, code)
+    amd = AmdRow("step", 64, "gfx90a", 70, 4, 0, 1.0)
+    line = "| step | 64 | 256 | 512 | 96 | 70 | 4 | 25% |"
+    assert line in report.shared_kernels([other], [amd])
     # 2 d^2 + 22 d against 28 d, and d^2 + 21 d with a bfloat16 P
     assert "| 9 | float32 | 360 | 252 | 1.43x |" in report.predicted_times()
     assert "| 9 | bfloat16 | 270 | 252 | 1.07x |" in report.predicted_times()

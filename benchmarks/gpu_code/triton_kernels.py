@@ -27,24 +27,34 @@ PASSES: dict[str, frozenset[str]] = {
         {"UPDATE", "INVERT", "STEP", "DEBIAS", "TARGETS", "REFRESH", "CONTROLS"}
     ),
 }
+# The launches of SharedBlocks, and the kernel flags that each of them sets.
+SHARED: dict[str, frozenset[str]] = {
+    "step": frozenset(),
+    "step, strided": frozenset({"STRIDED"}),
+    "first pass": frozenset({"TARGETS", "REFRESH"}),
+    "second pass": frozenset(),
+    "update": frozenset({"WITH_SQUARES"}),
+    "sums": frozenset(),
+}
 FLAGS = ("UPDATE", "INVERT", "STEP", "DEBIAS", "TARGETS", "REFRESH", "CONTROLS", "STRIDED")
 POINTERS = {
     "work": "i32", "spans": "i32", "pointers": "i64", "views": "i64", "stats": "fp32",
     "tallies": "fp64", "info": "i32", "damping": "fp64", "controls": "fp64", "targets": "fp64",
     "directions": "fp32", "norms": "fp64", "scales": "fp64", "tickets": "i32", "scratch": "fp32",
     "tile_starts": "i32", "elements": "fp64", "absolute": "fp64", "result": "fp32",
-    "matrices": "fp32",
+    "matrices": "fp32", "shapes": "i64", "weights": "fp64", "left_out": "i64", "partials": "fp32",
+    "counts": "i32", "sums": "i32",
 }  # fmt: skip
 SCALARS = {"tl.float32": "fp32", "tl.float64": "fp64"}
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel that MiniBlocks or spd_inverse launches, described as the compiler needs it."""
+    """A kernel that the backend launches, described as the compiler needs it."""
 
-    kind: str  # pass, apply, dense or damping
+    kind: str  # pass, apply, dense, damping or shared
     block_size: int = 0  # 0 if it serves all sizes
-    operations: str = ""  # a key of PASSES, or '' if the kernel is not part of a pass
+    operations: str = ""  # a key of PASSES or SHARED, or '' if the kernel is not part of a pass
     dtype: str = "fp32"  # of parameters, gradients and momenta
     inverse_dtype: str = "fp32"
 
@@ -84,6 +94,20 @@ def kernels(
                 yield Kernel("apply", d, operations, dtype)
 
 
+def shared_kernels(widths: Iterable[int], *, dtype: str = "fp32") -> Iterator[Kernel]:
+    """The kernels that are launched for rows with pieces of these widths.
+
+    Args:
+        widths: 1 to 128.
+        dtype: ``fp32``, ``bf16`` or ``fp16``.
+    """
+    yield Kernel("shared", 0, "sums")
+    for width in widths:
+        for operations in SHARED:
+            if operations != "sums":
+                yield Kernel("shared", width, operations, dtype)
+
+
 @dataclass(frozen=True)
 class Source:
     """The inputs of the compiler for a kernel and an architecture."""
@@ -113,8 +137,11 @@ def source_of(kernel: Kernel, architecture: str) -> Source:
         else GPUTarget("hip", architecture, 64)
     )
     d, dtype = kernel.block_size, choice.TYPES[kernel.dtype]
+    pointers = POINTERS | {"inverses": kernel.inverse_dtype}
     flags = {flag: flag in PASSES.get(kernel.operations, ()) for flag in FLAGS}
-    if kernel.kind == "damping":
+    if kernel.kind == "shared":
+        function, constants, options = _shared_launch(kernel, target)
+    elif kernel.kind == "damping":
         function, constants, options = choice.damping_launch()
     elif kernel.kind == "dense":
         function, constants, options = choice.dense_launch(d, target)
@@ -126,7 +153,6 @@ def source_of(kernel: Kernel, architecture: str) -> Source:
             d, kernel.inverse_dtype, kernel.dtype != "fp32", flags, target
         )
         constants = constants | dict.fromkeys(("PARAM", "GRAD", "MOMENTUM"), dtype)
-    pointers = POINTERS | {"inverses": kernel.inverse_dtype}
     signature: dict[str, str] = {}
     attributes: dict[tuple[int], list[list[Any]]] = {}
     for place, parameter in enumerate(inspect.signature(function.fn).parameters.values()):
@@ -141,6 +167,32 @@ def source_of(kernel: Kernel, architecture: str) -> Source:
         else:
             signature[name] = "i32"
     return Source(function, constants, options, signature, attributes, target)
+
+
+def _shared_launch(kernel: Kernel, target: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    from mbf_kernels.backends.triton import choice, shared_choice
+    from mbf_kernels.backends.triton.shared_table import MOST_STEP_ROWS, class_of
+
+    own, dtype = SHARED[kernel.operations], choice.TYPES[kernel.dtype]
+
+    def flags(*names: str) -> dict[str, bool]:
+        return {name: name in own for name in names}
+
+    classes = class_of(kernel.block_size) if kernel.block_size else 0
+    rows = MOST_STEP_ROWS
+    if kernel.operations == "sums":
+        return shared_choice.sums_launch(target)
+    if kernel.operations == "update":
+        chosen = flags("WITH_SQUARES", "STRIDED")
+        function, constants, options = shared_choice.update_launch(classes, chosen, target)
+        return function, constants | {"TYPES": (dtype,) * 4}, options
+    if kernel.operations == "second pass":
+        chosen = flags("CONTROLS", "STRIDED")
+        function, constants, options = shared_choice.apply_launch(classes, rows, chosen, target)
+    else:
+        chosen = flags("TARGETS", "REFRESH", "CONTROLS", "STRIDED")
+        function, constants, options = shared_choice.step_launch(classes, rows, chosen, target)
+    return function, constants | {"TYPES": (dtype,) * 8}, options
 
 
 def compiled(kernel: Kernel, architecture: str) -> Compiled:

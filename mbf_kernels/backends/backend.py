@@ -89,6 +89,10 @@ class Backend(ABC):
 
     # --- blocks that rows share, for backends with a max_shared_block ---------------------------
 
+    def walks_rows(self, tensor: Tensor, form: RowForm, is_bias: bool) -> bool:
+        """Whether kernels take a weight or joined bias with these strides; others are copied."""
+        return tensor.is_contiguous()
+
     def shared_directions(self, forms: Sequence[RowForm]) -> int:
         """The elements that a rescaled step needs for its directions."""
         return sum(form.direction_elements for form in forms)

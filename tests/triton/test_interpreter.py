@@ -8,9 +8,10 @@ from tests.support.requirements import triton
 pytestmark = [pytest.mark.triton_interpreter, pytest.mark.slow]
 
 
-def half(i):
-    return Suite("triton/interpreter_suite.py", triton, share=(i, 2), TRITON_INTERPRET="1")
+def suite(file, **options):
+    return Suite(f"triton/{file}.py", triton, TRITON_INTERPRET="1", **options).test_class()
 
 
-TestFirstHalf = half(0).test_class()
-TestSecondHalf = half(1).test_class()
+TestFirstHalf = suite("interpreter_suite", share=(0, 2))
+TestSecondHalf = suite("interpreter_suite", share=(1, 2))
+TestSharedBlocks = suite("shared_interpreter_suite")

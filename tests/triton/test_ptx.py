@@ -25,4 +25,12 @@ def compiled_for(architecture):
 TestSm80 = compiled_for(80).test_class()
 TestSm75 = compiled_for(75).test_class()
 TestSm90 = compiled_for(90).test_class()
-TestTraffic = Suite("triton/traffic_suite.py", triton, ptxcpu, TRITON_INTERPRET="0").test_class()
+
+
+def on_sm_80(file):
+    return Suite(f"triton/{file}.py", triton, ptxcpu, TRITON_INTERPRET="0").test_class()
+
+
+TestTraffic = on_sm_80("traffic_suite")
+TestSharedBlocks = on_sm_80("shared_ptx_suite")
+TestSharedTraffic = on_sm_80("shared_traffic_suite")

@@ -1,17 +1,23 @@
 """The backend ``triton``: kernels for NVIDIA and AMD GPUs from one source.
 
-=====================  ============================================================================
-``launch``             update, inversion and step of a state: which kernels are launched, on what
-``dense``              the same for ``spd_inverse``
-``choice``             the kernel, constants and options of a launch, from ``configs.json``
-``table``              work lists, pointer tables and scratch memory on the device
-``register_kernels``   the pass over small blocks, in registers; its mathematics: ``lane_math``
-``panel_kernels``      the pass over larger blocks, in scratch memory; mathematics: ``panel_math``
-``apply_kernels``      the second pass of a rescaled step
-``dense_kernels``      inverses of dense matrices
-``tensor_sums``        sums over whole tensors, for norms and relative damping
-``natural_memory``     loads and stores of parameters, gradients and momenta
-=====================  ============================================================================
+=========================  =========================================================================
+``launch``                 update, inversion and step of a state: which kernels are launched
+``dense``                  the same for ``spd_inverse``
+``choice``                 the kernel, constants and options of a launch, from ``configs.json``
+``table``                  work lists, pointer tables and scratch memory on the device
+``register_kernels``       the pass over small blocks, in registers; mathematics: ``lane_math``
+``panel_kernels``          the pass over larger blocks, in scratch memory: ``panel_math``
+``apply_kernels``          the second pass of a rescaled step
+``dense_kernels``          inverses of dense matrices
+``tensor_sums``            sums over whole tensors, for norms and relative damping
+``natural_memory``         loads and stores of parameters, gradients and momenta
+``shared_launch``          update and step of blocks that rows share
+``shared_choice``          their kernels, with the constants and options of a launch
+``shared_table``           their work lists and pointer tables
+``shared_step_kernels``    their step, and both passes of a rescaled step
+``shared_update_kernels``  their statistics, and sums over parts of the rows
+``row_memory``             loads and stores of their rows
+=========================  =========================================================================
 
 Triton is imported when it is first needed, so that the package works without it.
 """
@@ -25,6 +31,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ...options import Buffers, Inversion, StepOptions, Update
+from ...row_view import row_view
+from ...rows import MAX_FUSED_SHARED_BLOCK, RowForm
+from ...shared_state import SharedState
 from ...state import BlockState
 from ..backend import Availability, Backend, mark_written
 
@@ -34,6 +43,7 @@ class Triton(Backend):
 
     name = "triton"
     devices = ("cuda",)  # ROCm builds of torch use this name for AMD GPUs
+    max_shared_block = MAX_FUSED_SHARED_BLOCK
 
     def availability(self) -> Availability:
         if importlib.util.find_spec("triton") is None:
@@ -82,6 +92,38 @@ class Triton(Backend):
 
         mark_written(params, momenta)
         fused_step_(state, params, grads, momenta, options, update, inversion, buffers)
+
+    # --- blocks that rows share -----------------------------------------------------------------
+
+    def walks_rows(self, tensor: Tensor, form: RowForm, is_bias: bool) -> bool:
+        return row_view(tensor, form, is_bias) is not None
+
+    def shared_update_(
+        self,
+        state: SharedState,
+        grads: Sequence[Tensor | None],
+        squares: Sequence[Tensor],
+        update: Update,
+    ) -> None:
+        from .shared_launch import update_
+
+        mark_written(list(squares))
+        update_(state, grads, squares, update)
+
+    def shared_step_(
+        self,
+        state: SharedState,
+        params: list[Tensor],
+        grads: Sequence[Tensor | None],
+        momenta: list[Tensor],
+        squares: Sequence[Tensor],
+        options: StepOptions,
+        directions: Tensor | None,
+    ) -> None:
+        from .shared_launch import step_
+
+        mark_written(params, momenta)
+        step_(state, params, grads, momenta, squares, options, directions)
 
 
 BACKENDS = (Triton(),)
