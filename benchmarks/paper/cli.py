@@ -25,7 +25,17 @@ from .options import (
 )
 
 # In the order of a whole reproduction: grids first, since the others take their best points.
-MODULES = ("grid", "autoencoder", "cnn", "variants", "frequencies")
+MODULES = (
+    "grid",
+    "autoencoder",
+    "cnn",
+    "variants",
+    "frequencies",
+    "cosine",
+    "fisher_heatmap",
+    "convergence",
+    "complexity",
+)
 
 
 def modules() -> dict[str, ModuleType]:

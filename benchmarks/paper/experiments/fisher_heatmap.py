@@ -60,9 +60,9 @@ CASES = {
             images=12_800,
             fisher_images=5_000,
             parts=(
-                Part("convolution 1", "first convolution", 0, 0),
+                Part("conv 1", "first convolution", 0, 0),
                 *(
-                    Part(f"convolution 2, channel {c}", f"second, channel {c}", 1, c - 1)
+                    Part(f"conv 2, input {c}", f"second convolution, channel {c}", 1, c - 1)
                     for c in (1, 16, 32)
                 ),
             ),
