@@ -58,6 +58,12 @@ def test_a_small_grid_has_the_neighbours_of_the_best_point(autoencoder: Problem)
     assert {(point.lr, point.second) for point in points} == expected
 
 
+def test_a_small_grid_of_a_cnn_varies_the_learning_rate_first(cnn: Problem) -> None:
+    points = [(point.lr, point.second) for point in grid_points(cnn, "mbf", 7)]
+    assert sorted(points[:3]) == [(3e-5, 3.0), (1e-4, 3.0), (3e-4, 3.0)]
+    assert set(points[3:]) == {(1e-5, 3.0), (1e-3, 3.0), (1e-4, 1.0), (1e-4, 10.0)}
+
+
 def test_the_papers_whole_grid_comes_first(autoencoder: Problem) -> None:
     points = grid_points(autoencoder, "mbf", 56)
     axes = AUTOENCODER_AXES["mbf"]

@@ -19,6 +19,8 @@ from .problems import Problem
 from .settings import Settings
 from .store import Json, read_records
 
+DECAY_WEIGHT = 4  # of a squared step of the weight decay, in steps of the learning rate
+
 
 @dataclass(frozen=True)
 class GridPoint:
@@ -64,7 +66,8 @@ def grid_points(problem: Problem, method: str, count: int) -> list[GridPoint]:
     """``count`` points around the paper's best one, nearest first.
 
     Those of the paper's grid come before all others. If it has fewer, its learning rates are
-    continued beyond both ends, so that every method has the same number of points.
+    continued beyond both ends, so that every method has the same number of points. A step of the
+    weight decay counts as two of the learning rate, which decides short runs.
     """
     axes, centre = axes_for(problem, method), paper_best(problem, method)
     rates = dict(enumerate(axes.rates))
@@ -73,10 +76,11 @@ def grid_points(problem: Problem, method: str, count: int) -> list[GridPoint]:
         rates[-step] = _lattice_value(below - step)
         rates[len(axes.rates) - 1 + step] = _lattice_value(above + step)
     middle = (_nearest(list(axes.rates), centre.lr), axes.seconds.index(centre.second))
+    weight = DECAY_WEIGHT if problem.classifies else 1
     candidates = [
         (
             not 0 <= i < len(axes.rates),
-            (i - middle[0]) ** 2 + (j - middle[1]) ** 2,
+            (i - middle[0]) ** 2 + weight * (j - middle[1]) ** 2,
             GridPoint(rate, second),
         )
         for i, rate in rates.items()

@@ -41,7 +41,8 @@ REDUCED_RATES = 1
 PAPER_RATES = 7
 
 SMOKE = words("--data digits --seconds 0.2 --batch 100 --pair 1 20 --pair 2 25 --rates 2")
-REDUCED = words("--data mnist")
+REDUCED = words("--data curves")  # enough steps for several inversions
+FULL = words("--data mnist")
 
 
 @click.command("frequencies")

@@ -34,10 +34,10 @@ from .cnn import PAPER_NETWORKS, REDUCED_TEST, cnn_budget
 
 CHECKS = (0.25, 0.5)  # shares of the budget at which a point may be abandoned
 LEAST_OTHERS = 3  # points to compare with
-REDUCED_POINTS = 9
+REDUCED_POINTS = {"autoencoder": 9, "cnn": 5}
 PAPER_POINTS = {"autoencoder": 56, "cnn": 70}  # of its largest grids: KFAC's and Adam's
 DIVERGING = 1.1  # times the loss of the first batch
-SHORTER = 0.5  # a point's budget, as a share of a run's; the paper has full lengths
+SHORTER = 1 / 3  # a point's budget, as a share of a run's; with --full it is the whole
 
 SMOKE = words(
     "--data digits --seconds 0.2 --points 3 --batch 100",
@@ -59,18 +59,20 @@ FULL = words(
 @click.option(
     "--points",
     type=click.IntRange(min=1),
-    help=f"Points of every optimizer, around the paper's best one.  [default: {REDUCED_POINTS}; "
-    "with --full: 56 for autoencoders, 70 for the others, as in the paper's largest grids]",
+    help="Points of every optimizer, around the paper's best one.  [default: 9 for "
+    "autoencoders, 5 for the others; with --full: 56 and 70, as in the paper's largest grids]",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
-    help="Process seconds of a point, autoencoders.  [default: half of those of a run]",
+    help="Process seconds of a point, autoencoders.  [default: a third of those of a "
+    "run; with --full: all]",
 )
 @click.option(
     "--epochs",
     type=click.FloatRange(min=0, min_open=True),
-    help="Epochs of a point of first-order methods, CNNs.  [default: half of those of a run]",
+    help="Epochs of a point of first-order methods, CNNs.  [default: a third of those of "
+    "a run; with --full: all]",
 )
 @batch_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The seed.")
@@ -105,9 +107,8 @@ def command(
     problem = problem.with_batch(batch)
     if problem.classifies and not full:
         problem = problem.subset(None, REDUCED_TEST)
-    count = points or (
-        PAPER_POINTS["cnn" if problem.classifies else "autoencoder"] if full else REDUCED_POINTS
-    )
+    kind = "cnn" if problem.classifies else "autoencoder"
+    count = points or (PAPER_POINTS if full else REDUCED_POINTS)[kind]
     try:
         runs = [
             PlannedRun(

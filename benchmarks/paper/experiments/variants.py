@@ -30,13 +30,13 @@ from .choices import (
 )
 from .cnn import PAPER_NETWORKS, REDUCED_TEST, cnn_budget
 
-REDUCED_SEEDS = 2
+REDUCED_SEEDS = 1
 
 SMOKE = words(
     "--data digits --seconds 0.3 --seeds 1 --batch 100",
     "--network simple-cnn --data digits --epochs 0.2 --seeds 1",
 )
-REDUCED = words("--data mnist", "--network simple-cnn")
+REDUCED = words("--data curves", "--network simple-cnn")
 FULL = words(
     *(f"--data {name}" for name in PAPER_AUTOENCODERS),
     *(f"--network {name}" for name in PAPER_NETWORKS),
