@@ -32,8 +32,8 @@ def test_time_is_bound_by_memory_or_by_arithmetic() -> None:
     assert rates.seconds(Work(bytes=50.0, operations=1000.0)) == 10.0
 
 
-class CountingTimer:
-    """Gives each call a time of its own, so that differences can be told."""
+class OneSecond:
+    """Says that every call takes a second, so that what is a difference takes none."""
 
     def __call__(self, run: Any, number: int) -> float:
         run()
@@ -44,9 +44,12 @@ class CountingTimer:
 @pytest.mark.parametrize("method", complexity.COMPARED)
 def test_storage_is_what_we_count(method: str, shape: Shape) -> None:
     costs = DENSE if shape.kernel is None else CONVOLUTION
-    found = measure(shape, method, CountingTimer(), PLAN, CPU)
+    found = measure(shape, method, OneSecond(), PLAN, CPU)
     phases = {cost.phase: cost for cost in costs if cost.method == method}
     assert set(found) == set(phases)
+    assert found["step"] == 1.0
+    if method != "adam":
+        assert found["inversion"] == 0.0  # what it adds to a step
     counted = phases["storage"].work(shape).bytes
     # MBF pads its tiles of 16 blocks and keeps a few numbers for each; Adam counts steps.
     slack = {"mbf": 0.6 * counted + 1000, "adam": 8}.get(method, 0)
