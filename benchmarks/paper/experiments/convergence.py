@@ -271,7 +271,7 @@ def _print(console: Console, records: Sequence[Json]) -> None:
             f"{max(map(contraction, results)):.2g}",
             f"{1 - max(r['rate'] for r in results):.3g}",
             f"{worst:.2g}",
-            {0: "fail", len(results): "hold"}.get(holds, f"hold in {holds}"),
+            {0: "fail", len(results): "hold"}.get(holds, f"in {holds} of {len(results)}"),
             "kept" if worst <= 1.0 else "exceeded",
         )
     console.print(table)
