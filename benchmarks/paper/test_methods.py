@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -89,51 +90,56 @@ def test_a_warm_start_leaves_no_trace_in_the_network(name: str) -> None:
     assert all(param.grad is None for param in model.parameters())
 
 
-def _mini_blocks(values: Sequence[Tensor], *, rows_average: bool) -> list[list[Tensor]]:
-    """The mini-blocks of each layer of the naive network, as vectors; biases of kernels apart."""
-    w1, b1, w2, b2, w3 = values
-    kernels = [w1[i, j].flatten() for i in range(len(w1)) for j in range(w1.shape[1])]
-    biases = [b1[i : i + 1] for i in range(len(b1))]
-    joined = [torch.cat([w2[i], b2[i : i + 1]]) for i in range(len(w2))]
-    rows = [w3[i] for i in range(len(w3))]
-    if rows_average:
-        return [[k] for k in kernels + biases] + [joined, rows]
-    return [[block] for block in kernels + biases + joined + rows]
+@dataclass(frozen=True)
+class Blocks:
+    """Which parameters of the naive network form mini-blocks, and which blocks share a matrix."""
 
+    conv: str = "kernel"
+    rows_average: bool = True
 
-def _from_blocks(blocks: Sequence[Sequence[Tensor]], like: Sequence[Tensor]) -> list[Tensor]:
-    flat = iter([block for group in blocks for block in group])
-    w1, b1, _, b2, w3 = like
-    kernels = torch.cat([next(flat) for _ in range(w1.shape[0] * w1.shape[1])]).reshape(w1.shape)
-    bias = torch.cat([next(flat) for _ in b1])
-    joined = torch.stack([next(flat) for _ in b2])
-    return [kernels, bias, joined[:, :-1], joined[:, -1], torch.stack([next(flat) for _ in w3])]
+    def split(self, values: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Groups of blocks, each a vector; the blocks of a group share a matrix."""
+        w1, b1, w2, b2, w3 = values
+        kernels = [w1[i, j].flatten() for i in range(len(w1)) for j in range(w1.shape[1])]
+        groups = {
+            "kernel": [[kernel] for kernel in kernels],
+            "average": [kernels],
+            "filter": [[w1[i].flatten() for i in range(len(w1))]],
+        }[self.conv]
+        groups += [[b1[i : i + 1]] for i in range(len(b1))]
+        joined = [torch.cat([w2[i], b2[i : i + 1]]) for i in range(len(w2))]
+        rows = [w3[i] for i in range(len(w3))]
+        return groups + ([joined, rows] if self.rows_average else [[row] for row in joined + rows])
 
+    def products(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """The mean of ``d d^T`` over the blocks of each group."""
+        return [
+            torch.stack([torch.outer(d, d) for d in group]).mean(dim=0)
+            for group in self.split(values)
+        ]
 
-def _products(values: Sequence[Tensor], *, rows_average: bool) -> list[Tensor]:
-    """The mean of ``d d^T`` over the blocks that share a matrix."""
-    groups = _mini_blocks(values, rows_average=rows_average)
-    return [torch.stack([torch.outer(d, d) for d in group]).mean(dim=0) for group in groups]
-
-
-def _moved(
-    params: Sequence[Tensor],
-    momenta: Sequence[Tensor],
-    statistics: Sequence[Tensor],
-    lr: float,
-    *,
-    rows_average: bool,
-) -> naive.Params:
-    blocks = _mini_blocks(momenta, rows_average=rows_average)
-    directions = []
-    for G, group in zip(statistics, blocks, strict=True):
-        P = torch.linalg.inv(G + DAMPING * torch.eye(len(G), dtype=G.dtype))
-        directions.append([P @ m for m in group])
-    steps = _from_blocks(directions, params)
-    return [
-        (param - lr * step).detach().requires_grad_()
-        for param, step in zip(params, steps, strict=True)
-    ]
+    def moved(
+        self, params: Sequence[Tensor], momenta: Sequence[Tensor], statistics: Sequence[Tensor]
+    ) -> naive.Params:
+        """The parameters after a step with ``SETTINGS``."""
+        directions = []
+        for G, group in zip(statistics, self.split(momenta), strict=True):
+            P = torch.linalg.inv(G + DAMPING * torch.eye(len(G), dtype=G.dtype))
+            directions += [P @ m for m in group]
+        flat = torch.cat(directions)
+        w1, b1, w2, b2, w3 = params
+        joined = flat[w1.numel() + b1.numel() : -w3.numel()].reshape(len(w2), -1)
+        steps = [
+            flat[: w1.numel()].reshape(w1.shape),
+            flat[w1.numel() : w1.numel() + len(b1)],
+            joined[:, :-1],
+            joined[:, -1].reshape(b2.shape),
+            flat[-w3.numel() :].reshape(w3.shape),
+        ]
+        return [
+            (param - SETTINGS.lr * step).detach().requires_grad_()
+            for param, step in zip(params, steps, strict=True)
+        ]
 
 
 def _check_params(model: nn.Module, params: naive.Params) -> None:
@@ -144,10 +150,18 @@ def _check_params(model: nn.Module, params: naive.Params) -> None:
 SETTINGS = Settings(lr=0.05, damping=DAMPING, momentum=0.7, beta=0.8, inverse_every=1, seed=3)
 
 
-@pytest.mark.parametrize("name", ["mbf", "mbf-row", "mbf-true"])
-def test_mbf_follows_the_paper_s_algorithm(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "blocks"),
+    [
+        ("mbf", Blocks()),
+        ("mbf-true", Blocks()),
+        ("mbf-row", Blocks(rows_average=False)),
+        ("mbf-cnn-avg", Blocks(conv="average")),
+        ("mbf-filter", Blocks(conv="filter")),
+    ],
+)
+def test_mbf_follows_the_paper_s_algorithm(name: str, blocks: Blocks) -> None:
     """Algorithms 2 and 4: statistics of the gradients, or of those for labels from the model."""
-    average = name != "mbf-row"
     model = naive.model()
     stepper = METHODS[name].build(model, naive.TASK, SETTINGS)
     batches = naive.batches(6)
@@ -158,7 +172,7 @@ def test_mbf_follows_the_paper_s_algorithm(name: str) -> None:
     def products(images: Tensor, labels: Tensor) -> list[Tensor]:
         if name == "mbf-true":
             labels = naive.TASK.sample(naive.forward(params, images)[0], generator)
-        return _products(naive.gradients(params, images, labels), rows_average=average)
+        return blocks.products(naive.gradients(params, images, labels))
 
     averages = naive.Averages(SETTINGS.beta)
     averages.start(naive.mean([products(*batch) for batch in batches[:2]]))
@@ -168,25 +182,21 @@ def test_mbf_follows_the_paper_s_algorithm(name: str) -> None:
         grads = naive.gradients(params, *batch)
         momenta = [SETTINGS.momentum * m + g for m, g in zip(momenta, grads, strict=True)]
         averages.update(products(*batch))
-        params = _moved(params, momenta, averages.means, SETTINGS.lr, rows_average=average)
+        params = blocks.moved(params, momenta, averages.means)
         _check_params(model, params)
 
 
 def test_generic_mbf_inverts_the_fisher_matrix_of_the_batch() -> None:
     """Algorithm 1: neither momentum nor averages over steps, a block per neuron."""
+    blocks = Blocks(rows_average=False)
     model = naive.model()
     stepper = METHODS["mbf-generic"].build(model, naive.TASK, SETTINGS)
     params = naive.params_of(naive.model())
     for batch in naive.batches(3):
         stepper.step(*batch)
-        fisher = naive.mean(
-            [
-                _products(grads, rows_average=False)
-                for grads in naive.sample_gradients(params, *batch)
-            ]
-        )
-        grads = naive.gradients(params, *batch)
-        params = _moved(params, grads, fisher, SETTINGS.lr, rows_average=False)
+        samples = naive.sample_gradients(params, *batch)
+        fisher = naive.mean([blocks.products(grads) for grads in samples])
+        params = blocks.moved(params, naive.gradients(params, *batch), fisher)
         _check_params(model, params)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from .experiments.autoencoder import COMPARED
 from .paper_values import AUTOENCODER_AXES, CNN_AXES, cnn_lengths
-from .problems import Problem, autoencoder_problem, cnn_problem
+from .problems import Problem, autoencoder_problem, cnn_problem, tanh_problem
 from .runner import Budget
 from .runs import PlannedRun
 from .store import Store
@@ -179,6 +179,8 @@ def test_a_method_without_a_grid_is_refused(autoencoder: Problem) -> None:
         axes_for(autoencoder, "bdf")
     with pytest.raises(UntunedError, match="bdf: expected a method with known values"):
         paper_best(autoencoder, "bdf")
+    with pytest.raises(UntunedError, match="20-10, digits: expected a network of resnet32"):
+        paper_best(tanh_problem("digits", None), "mbf")
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,10 @@ def paper_best(problem: Problem, method: str) -> GridPoint:
     """
     table = BEST_CNN if problem.classifies else BEST_AUTOENCODER
     row = next((row for word, row in table.items() if word in problem.name), None)
-    row = row or BEST_AUTOENCODER["mnist"]
+    if row is None:
+        if problem.classifies:
+            raise UntunedError(f"{problem.title}: expected a network of {', '.join(table)}")
+        row = BEST_AUTOENCODER["mnist"]
     name = grid_name(method)
     if name not in row:
         raise UntunedError(f"{method}: expected a method with known values: {', '.join(row)}")

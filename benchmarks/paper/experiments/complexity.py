@@ -1,4 +1,4 @@
-"""Tables 1, 3 and 4: how time and memory grow with the size of a layer, against the formulas."""
+"""Tables 1, 2 and 3: how time and memory grow with the size of a layer, against the formulas."""
 
 from __future__ import annotations
 

@@ -47,6 +47,9 @@ def write_picture(path: Path, sweeps: Sequence[tuple[Any, Sequence[Any]]]) -> No
                 axes.loglog(ends, slope, "--", color=colour, linewidth=0.9)
             axes.set_title(f"{phase}, {'bytes' if phase == 'storage' else 'seconds'}", fontsize=9)
             axes.set_xlabel(sweep.variable)
+            sizes = sorted({size for row in rows for size in row.sizes})
+            axes.set_xticks(sizes, map(str, sizes), minor=False)
+            axes.set_xticks([], minor=True)
             axes.grid(True, color="0.9")
             if axes.lines:
                 axes.legend(frameon=False, fontsize=7)

@@ -34,7 +34,7 @@ WIDTHS = (32, 32)
 STEPS = 200
 SEEDS = 2
 FULL_SEEDS = 5
-SCALES = (1.0, 100.0, 1e4)
+SCALES = (1.0, 100.0, 1000.0)
 # Damping in units of the proof's example, and learning rate in units of the largest allowed.
 POINTS = ((1.0, 1.0), (1.0, 0.1), (0.3, 1.0), (3.0, 1.0))
 # The residual relative to the first at which rounding ends the comparison, squared.
@@ -271,7 +271,7 @@ def _print(console: Console, records: Sequence[Json]) -> None:
             f"{max(map(contraction, results)):.2g}",
             f"{1 - max(r['rate'] for r in results):.3g}",
             f"{worst:.2g}",
-            f"hold ({holds} of {len(results)})" if holds else "fail",
+            {0: "fail", len(results): "hold"}.get(holds, f"in {holds} of {len(results)}"),
             "kept" if worst <= 1.0 else "exceeded",
         )
     console.print(table)

@@ -1,4 +1,4 @@
-"""Figures 4, 5, 12 and 13: where the weight of inverse empirical Fisher matrices lies."""
+"""Figures 4, 5, 13 and 14: where the weight of inverse empirical Fisher matrices lies."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ CASES = {
             images=12_800,
             fisher_images=5_000,
             parts=(
-                Part("convolution 1", "first convolution", 0, 0),
+                Part("conv 1", "first convolution", 0, 0),
                 *(
-                    Part(f"convolution 2, channel {c}", f"second, channel {c}", 1, c - 1)
+                    Part(f"conv 2, input {c}", f"second convolution, channel {c}", 1, c - 1)
                     for c in (1, 16, 32)
                 ),
             ),
@@ -155,7 +155,7 @@ def measure(
     type=click.Choice(list(CASES)),
     default="tanh",
     show_default=True,
-    help="simple-cnn: figures 4 and 13; tanh: figures 5 and 12.",
+    help="simple-cnn: figures 4 and 14; tanh: figures 5 and 13.",
 )
 @click.option(
     "--data",

@@ -95,7 +95,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Cost:
-    """An entry of the paper's tables 1, 3 and 4.
+    """An entry of the paper's tables 1, 2 and 3.
 
     Args:
         phase: ``step``, ``statistics`` (each T1 steps), ``inversion`` (each T2 steps), ``pass``

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import Tensor
 
 from . import convergence
@@ -135,3 +137,23 @@ def test_verdicts() -> None:
     assert convergence.contraction(result) == pytest.approx(0.2 ** (1 / 3))
     assert not convergence.assumptions_hold({**result, "moved": [0.0] * 4})
     assert not convergence.assumptions_hold({**result, "smallest": 0.0})
+
+
+def test_the_command_prints_a_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["--samples", "3", "--width", "4", "--steps", "3", "--seeds", "1"]
+    runner = CliRunner()
+    found = runner.invoke(convergence.command, [*arguments, "--output", str(tmp_path)])
+    assert found.exit_code == 0, found.output
+    assert "kept" in found.output
+    assert (tmp_path / "convergence.png").stat().st_size > 0
+    monkeypatch.setattr(convergence, "worst_ratio", lambda _: 2.0)
+    broken = runner.invoke(convergence.command, [*arguments, "--output", str(tmp_path)])
+    assert broken.exit_code == 1
+    assert "exceed the bound of the theorem" in broken.output
+
+
+def test_blocks_smaller_than_the_samples_are_refused(tmp_path: Path) -> None:
+    arguments = ["--samples", "8", "--width", "6", "--output", str(tmp_path)]
+    found = CliRunner().invoke(convergence.command, arguments)
+    assert found.exit_code == 2
+    assert "mini-blocks of at least 8 parameters, got 7" in found.output

@@ -59,7 +59,9 @@ class CentredNetwork(nn.Module):
     """A tanh network with one output, minus its output at the start, times ``scale``.
 
     A larger scale brings training closer to that of the linearised network: the Jacobian grows with
-    the scale, and the parameters have less far to go.
+    the scale, and the parameters have less far to go. The weights of the output are 1 / sqrt(width)
+    with random signs, as is usual in such theory: a weight close to zero would make the Gram matrix
+    of its neuron, and so lambda_0, tiny.
     """
 
     def __init__(self, widths: Sequence[int], scale: float) -> None:
@@ -68,6 +70,10 @@ class CentredNetwork(nn.Module):
         for inputs, outputs in pairwise((*widths, 1)):
             layers += [nn.Linear(inputs, outputs), nn.Tanh()]
         self.network = nn.Sequential(*layers[:-1])
+        output = layers[-2]
+        assert isinstance(output, nn.Linear)
+        with torch.no_grad():
+            output.weight.copy_(output.weight.sign() / math.sqrt(widths[-1]))
         self.start = copy.deepcopy(self.network).requires_grad_(False)
         self.scale = scale
 
