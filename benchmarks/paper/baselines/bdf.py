@@ -70,9 +70,9 @@ class BDF(Preconditioned):
         found: dict[Tensor, Tensor] = {}
         for layer in self.layers:
             params = layer.params
-            if any(param not in momenta for param in params):
+            matrix = layer.joined_from(momenta)
+            if matrix is None:
                 continue
-            matrix = layer.joined([momenta[param] for param in params])
             factor = self.state[params[0]]["factor"]
             direction = torch.cholesky_solve(matrix.reshape(-1, 1), factor).reshape(matrix.shape)
             found.update(zip(params, layer.split(direction), strict=True))

@@ -83,9 +83,9 @@ class KFAC(Preconditioned):
         found = dict(momenta)
         for layer in self.layers:
             params = layer.params
-            if any(param not in momenta for param in params):
+            matrix = layer.joined_from(momenta)
+            if matrix is None:
                 continue
-            matrix = layer.joined([momenta[param] for param in params])
             state = self.state[params[0]]
             found.update(zip(params, layer.split(self._direction(state, matrix)), strict=True))
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -38,6 +38,17 @@ class MatrixLayer:
         """Tensors in the shapes of ``params``, as one matrix."""
         weight, *bias = tensors
         return torch.cat([weight.flatten(1), *(b.unsqueeze(1) for b in bias)], dim=1)
+
+    def joined_from(self, tensors: Mapping[Tensor, Tensor]) -> Tensor | None:
+        """The matrix of tensors by parameter; None if there are none for this layer.
+
+        Raises:
+            ValueError: there is one for the weight or the bias only.
+        """
+        found = [tensors[param] for param in self.params if param in tensors]
+        if found and len(found) < len(self.params):
+            raise ValueError(f"{self.name}: expected gradients of weight and bias, got one of them")
+        return self.joined(found) if found else None
 
     def split(self, matrix: Tensor) -> list[Tensor]:
         """A matrix in the shapes of ``params``."""

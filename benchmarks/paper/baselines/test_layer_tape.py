@@ -8,6 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from ..methods import METHODS
+from ..settings import Settings
+from ..task import CategoricalTask
 from .layer_tape import LayerTape, MatrixLayer, matrix_layers
 
 
@@ -67,3 +70,14 @@ def test_tied_weights_are_refused() -> None:
     model[1].weight = model[0].weight
     with pytest.raises(ValueError, match="1: expected parameters of its own, got those of 0"):
         matrix_layers(model)
+
+
+def test_a_frozen_bias_is_refused() -> None:
+    """Its weight would have a preconditioner for both."""
+    for name in ("kfac", "bdf"):
+        model = nn.Sequential(nn.Linear(3, 3))
+        model[0].bias.requires_grad_(False)
+        task = CategoricalTask("t", "t", lambda: nn.Sequential())
+        stepper = METHODS[name].build(model, task, Settings(lr=0.1))
+        with pytest.raises(ValueError, match="0: expected gradients of weight and bias"):
+            stepper.step(torch.randn(4, 3), torch.tensor([0, 1, 2, 0]))
