@@ -59,7 +59,7 @@ def spline(points: Tensor, t: Tensor) -> Tensor:
     return end + 2.0 * u * (middle - end - bend / 24.0) + bend * u**3 / 3.0
 
 
-def _dots(points: Tensor) -> tuple[Tensor, Tensor]:
+def dots_along(points: Tensor) -> tuple[Tensor, Tensor]:
     """Dots evenly along each curve, ``(N, most, 2)``, and which of them it has, ``(N, most)``."""
     t = torch.linspace(0.0, 1.0, SEGMENTS + 1, dtype=points.dtype)
     places = spline(points, t)
@@ -78,7 +78,7 @@ def _dots(points: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _draw(points: Tensor) -> Tensor:
-    dots, present = _dots(points)
+    dots, present = dots_along(points)
     weight = present.to(dots.dtype) / DOTS_PER_PIXEL
     dots = dots.clamp(0.0, SIDE - 1.001)  # a bulge beyond the edge; dots that are absent, too
     corner = dots.floor().long()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from .curves import curves, entropy, spline
+from .curves import curves, dots_along, entropy, spline
 
 T = torch.linspace(0.0, 1.0, 41, dtype=torch.float64)
 
@@ -18,6 +18,20 @@ def test_the_spline_is_the_natural_cubic_one() -> None:
     for own, curve in zip(points, found, strict=True):
         expected = interpolate.CubicSpline([0.0, 0.5, 1.0], own.numpy(), bc_type="natural")(T)
         np.testing.assert_allclose(curve.numpy(), expected, atol=1e-12)
+
+
+def test_dots_lie_half_a_pixel_apart_from_end_to_end() -> None:
+    line = torch.tensor([[2.0, 4.0], [5.0, 8.0], [8.0, 12.0]])  # of length 10
+    bent = torch.tensor([[2.0, 20.0], [11.0, 3.0], [25.0, 17.0]])
+    dots, present = dots_along(torch.stack([line, bent]).double())
+    assert int(present[0].sum()) == 21
+    expected = torch.stack([torch.linspace(2, 8, 21), torch.linspace(4, 12, 21)], 1).double()
+    torch.testing.assert_close(dots[0, present[0]], expected)
+    own = dots[1, present[1]]
+    torch.testing.assert_close(own[[0, -1]], bent[[0, 2]].double())
+    gaps = (own[1:] - own[:-1]).norm(dim=1)
+    assert float(gaps.min()) > 0.47  # a chord is a little shorter than its arc
+    assert float(gaps.max()) < 0.51
 
 
 def test_the_mean_entropy_is_that_of_the_published_set() -> None:
