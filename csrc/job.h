@@ -110,6 +110,7 @@ struct TileJob {
   const double* controls;
 
   bool rescales() const { return step && target_norms.values != nullptr; }
+  bool looks_ahead() const { return scalars.nesterov != 0; }
 };
 
 // A request to invert dense matrices, stored one after the other.

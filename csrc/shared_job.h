@@ -10,8 +10,9 @@
 
 namespace mbf {
 
-// The widest piece the kernels serve.
+// The widest piece that the CUDA kernels serve, and that the CPU kernels do: 32 channels of 3 x 3.
 constexpr int kMaxSharedBlock = 128;
+constexpr int kMaxCpuSharedBlock = 288;
 
 // Elements that must follow the last matrix in memory, because vectors are loaded whole.
 constexpr int kMatrixSlack = 16;

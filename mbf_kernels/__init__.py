@@ -4,8 +4,8 @@
 tensors and takes preconditioned steps with them; ``SharedBlocks`` does so for blocks that the rows
 of a weight share. ``backends`` lists the implementations and says
 which of them can be used here, ``use_backend`` chooses one, and ``build_info`` describes the
-compiled extension. ``MAX_FUSED_BLOCK`` and ``MAX_FUSED_SHARED_BLOCK`` are the
-largest block sizes that the fused kernels serve.
+compiled extension. ``MAX_FUSED_BLOCK`` is the largest block that the fused kernels serve,
+``MAX_FUSED_SHARED_BLOCK`` (on a CPU ``MAX_CPU_SHARED_BLOCK``) the widest that rows share.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from .errors import TensorError
 from .layout import MAX_SMALL_BLOCK as MAX_FUSED_BLOCK
 from .linalg import spd_inverse
 from .mini_blocks import MiniBlocks
-from .rows import MAX_FUSED_SHARED_BLOCK, RowForm, Rows
+from .rows import MAX_CPU_SHARED_BLOCK, MAX_FUSED_SHARED_BLOCK, RowForm, Rows
 from .shared_blocks import SharedBlocks
 
 __version__ = "0.1.0"
 
 # `backends` is the function from here on; the package of that name was imported above.
 __all__ = [
+    "MAX_CPU_SHARED_BLOCK",
     "MAX_FUSED_BLOCK",
     "MAX_FUSED_SHARED_BLOCK",
     "Availability",

@@ -281,6 +281,7 @@ class MiniBlocks:
         target_norms: Tensor | None = None,
         refresh_target_norms: bool = False,
         momentum_correction: float | Tensor = 1.0,
+        nesterov: bool = False,
         update: Part = True,
         invert: Part = True,
     ) -> None:
@@ -302,6 +303,8 @@ class MiniBlocks:
                 ``momentum_correction``. ``target_norms`` must then be a float64 tensor with one
                 value per parameter, on the device of the blocks.
             momentum_correction: the factor that makes ``M`` an unbiased average of gradients.
+            nesterov: ``momentum M + D``, with the new ``M``, takes the place of ``M`` in ``P M``
+                and in Adam's step.
             update, invert: the blocks that are updated and inverted: all (True), none (False), or
                 ``(i, n)``, the i-th of n equal parts.
         """
@@ -316,6 +319,7 @@ class MiniBlocks:
             momentum=float(momentum),
             weight_decay=float(weight_decay),
             momentum_correction=float(momentum_correction),
+            nesterov=float(bool(nesterov)),
         )
         if not all(map(math.isfinite, scalars)):
             checks.refuse_not_finite(scalars)

@@ -25,6 +25,7 @@ class StepScalars(NamedTuple):
     momentum: float = 0.0
     weight_decay: float = 0.0
     momentum_correction: float = 1.0
+    nesterov: float = 0.0  # 1: P is multiplied with momentum M + D in place of M
 
 
 class StepOptions(NamedTuple):

@@ -13,6 +13,8 @@ from torch import Tensor
 from .errors import TensorTypeError, TensorValueError
 
 MAX_FUSED_SHARED_BLOCK = 128
+MAX_CPU_SHARED_BLOCK = 288
+WHOLE_VECTOR = 8  # columns that CPU kernels compute at a time at the least
 KINDS = ("rows", "kernels", "transposed")  # in the order of the C++ enum RowKind
 
 
@@ -87,8 +89,12 @@ class RowForm:
             text = f": expected a bias of {groups * rows}, got {tuple(layer.bias.shape)}"
             raise TensorValueError("layers", place, text)
         columns = inputs * kernel + bias
-        unit = kernel if len(shape) > 2 and not bias else 1  # that pieces are multiples of
-        width = unit * _even(columns // unit, max((max_block or columns) // unit, 1)) if unit else 1
+        width = columns
+        if max_block is not None and columns > max_block:
+            if len(shape) == 2:
+                width = _linear_width(inputs, bias, max_block)
+            else:
+                width = kernel * _even(inputs, max(max_block // kernel, 1))
         kind = "transposed" if layer.transposed else "rows"
         return RowForm(kind, groups, rows, columns, max(width, 1), shape, bias)
 
@@ -156,8 +162,21 @@ class RowForm:
 
 
 def _even(count: int, at_most: int) -> int:
-    """The width of equal pieces of at most ``at_most``; the last may be shorter."""
-    return math.ceil(count / math.ceil(count / at_most)) if count else 1
+    """The width of the fewest equal pieces of at most ``at_most``; the last may be shorter."""
+    return math.ceil(count / math.ceil(count / at_most))
+
+
+def _linear_width(inputs: int, bias: bool, at_most: int) -> int:
+    """The width of pieces of a linear layer's rows, if one piece of ``at_most`` is too short.
+
+    A bias for which the pieces of the inputs have no room is a piece by itself: 128 inputs and a
+    bias are cut into 64 + 64 + 1, not into 43 + 43 + 43.
+    """
+    width = math.ceil((inputs + bias) / math.ceil(inputs / at_most))
+    if width > at_most:
+        return at_most
+    whole_vectors = width + -width % WHOLE_VECTOR  # as many pieces, the last one is shorter
+    return whole_vectors if whole_vectors <= at_most else width
 
 
 def check_rows(layers: Iterable[object]) -> list[Rows]:

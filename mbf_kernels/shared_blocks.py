@@ -47,13 +47,13 @@ class SharedBlocks:
             float16, or all of them of float64.
         max_block: the most columns of a piece; None: rows stay whole. The pieces of a layer are of
             equal width, but the last may be shorter; those of convolutions consist of whole
-            kernels, of one at least. The fused kernels serve pieces up to 128, torch's own matrix
-            products wider ones.
+            kernels, of one at least. The fused kernels serve pieces up to 128, on a CPU up to 288;
+            torch's own matrix products serve wider ones.
 
     >>> import torch, mbf_kernels as mk
     >>> linear = torch.nn.Linear(100, 10)
     >>> mk.SharedBlocks([mk.Rows(linear.weight, linear.bias)], max_block=64)
-    SharedBlocks(2 blocks of at most 51 in 1 layer, stats float32, cpu)
+    SharedBlocks(2 blocks of at most 56 in 1 layer, stats float32, cpu)
     """
 
     def __init__(self, layers: Sequence[Tensor | Rows], max_block: int | None = 64) -> None:
@@ -245,6 +245,7 @@ class SharedBlocks:
         target_norms: Tensor | None = None,
         refresh_target_norms: bool = False,
         momentum_correction: float = 1.0,
+        nesterov: bool = False,
         update: Part = True,
         invert: Part = True,
     ) -> None:
@@ -263,6 +264,8 @@ class SharedBlocks:
                 the ``momentum_correction``. ``target_norms`` must then be a float64 tensor with one
                 value per layer, on the device of the blocks.
             momentum_correction: the factor that makes ``M`` an unbiased average of gradients.
+            nesterov: ``momentum M + D``, with the new ``M``, takes the place of ``M`` in ``M P``
+                and in Adam's step.
             update, invert: the blocks that are updated and inverted: all (True), none (False), or
                 ``(i, n)``, the i-th of n equal parts.
         """
@@ -275,7 +278,11 @@ class SharedBlocks:
         waits = controls is not None
         rate: Any = lr if waits else float(lr)
         scalars = StepScalars(
-            rate, float(momentum), float(weight_decay), float(momentum_correction)
+            lr=rate,
+            momentum=float(momentum),
+            weight_decay=float(weight_decay),
+            momentum_correction=float(momentum_correction),
+            nesterov=float(bool(nesterov)),
         )
         if not all(map(math.isfinite, scalars[waits:])):
             checks.refuse_not_finite(scalars)

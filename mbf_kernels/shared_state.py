@@ -162,13 +162,21 @@ class SharedState:
                 matrices /= torch.where(weights > 0, weights, 1.0)[:, None, None]
             diagonal = matrices.diagonal(dim1=-2, dim2=-1)
             diagonal += per_layer[i].to(matrices.dtype)
-            if form.padding:
+            found = (matrices, self.inverse[span].view(-1, d, d), self.info[own])
+            if form.padding and form.groups == 1 and last == form.blocks:
+                # The last piece by itself: it may be as short as a bias.
+                short = d - form.padding
+                ends, inverses, info = (t[-1:] for t in found)
+                by_width.setdefault(short, []).append(
+                    (ends[:, :short, :short], inverses[:, :short, :short], info)
+                )
+                found = (found[0][:-1], found[1][:-1], found[2][:-1])
+            elif form.padding:
                 # Nobody reads what padding becomes; of zeros and no damping it has no inverse.
-                ends = torch.arange(first, last, device=device) % form.pieces == form.pieces - 1
-                diagonal[ends, d - form.padding :] = 1.0
-            by_width.setdefault(d, []).append(
-                (matrices, self.inverse[span].view(-1, d, d), self.info[own])
-            )
+                lasts = torch.arange(first, last, device=device) % form.pieces == form.pieces - 1
+                diagonal[lasts, d - form.padding :] = 1.0
+            if len(found[0]):
+                by_width.setdefault(d, []).append(found)
         for group in by_width.values():
             fresh, info = function(torch.cat([matrices for matrices, _, _ in group]))
             sizes = [len(matrices) for matrices, _, _ in group]
@@ -185,7 +193,11 @@ def matrix_power(power: float) -> MatrixFunction:
         finite = matrices.isfinite().flatten(1).all(dim=1)
         identity = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
         values, vectors = _eigh(torch.where(finite[:, None, None], matrices, identity))
-        good = finite & (values[:, 0] > 0)
+        # What rounding can make of an eigenvalue of zero. A larger one that is negative is no
+        # rounding error: the matrix is not positive definite.
+        unseen = torch.finfo(values.dtype).eps * matrices.shape[-1] * values[:, -1:]
+        good = finite & (values[:, 0] > -unseen[:, 0])
+        values = torch.maximum(values, unseen)
         powers = torch.where(good[:, None], values, 1.0) ** power
         good &= powers.isfinite().all(dim=1)
         result = (vectors * powers[:, None, :]) @ vectors.mT

@@ -1,4 +1,5 @@
-// M <- momentum M + D and W <- W - lr (u + weight_decay W), element by element.
+// M <- momentum M + D, what P is multiplied with, and W <- W - lr (u + weight_decay W), element by
+// element.
 #pragma once
 
 #include "macros.h"
@@ -14,16 +15,17 @@ struct StepScalars {
   T momentum;
   T weight_decay;
   T momentum_correction;  // times M, an average of the gradients without bias
+  T nesterov;             // 1: P is multiplied with momentum M + D; 0: with M
 
   // Applies f to every scalar.
   template <class F>
   MBF_INLINE auto map(F f) const -> StepScalars<decltype(f(lr))> {
-    return {f(lr), f(momentum), f(weight_decay), f(momentum_correction)};
+    return {f(lr), f(momentum), f(weight_decay), f(momentum_correction), f(nesterov)};
   }
 };
 
-constexpr const char* kStepScalarNames[] = {"lr", "momentum", "weight_decay",
-                                            "momentum_correction"};
+constexpr const char* kStepScalarNames[] = {"lr", "momentum", "weight_decay", "momentum_correction",
+                                            "nesterov"};
 constexpr int kStepScalars = sizeof(kStepScalarNames) / sizeof(kStepScalarNames[0]);
 static_assert(sizeof(StepScalars<double>) == kStepScalars * sizeof(double));
 
@@ -32,6 +34,12 @@ static_assert(sizeof(StepScalars<double>) == kStepScalars * sizeof(double));
 template <class V>
 MBF_INLINE V accumulated(const StepScalars<V>& s, V m, V d) {
   return s.momentum * m + d;
+}
+
+// What takes the place of M in the product with P, given the new M.
+template <class V>
+MBF_INLINE V looked_ahead(const StepScalars<V>& s, V m, V d) {
+  return m + s.nesterov * ((s.momentum * m + d) - m);
 }
 
 template <class V>

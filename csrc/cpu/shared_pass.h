@@ -9,8 +9,8 @@ namespace mbf {
 // Rows of one group that a task steps, and columns that it takes at a time: as many rows as use a
 // vector of P often, as many columns as let memory be read in long runs.
 constexpr int kSharedRows = 24;
-constexpr int kSharedStrip = 256;
-static_assert(kSharedStrip >= kMaxSharedBlock);
+constexpr int kSharedStrip = 288;
+static_assert(kSharedStrip >= kMaxCpuSharedBlock);
 
 constexpr int64_t pieces_of_strip(const SharedLayer& layer) { return kSharedStrip / layer.width; }
 constexpr int64_t strips_of(const SharedLayer& layer) {

@@ -61,15 +61,17 @@ class SharedStepKernels : SharedLanes<V> {
           const T* grads = d.columns(r, column, inputs, buffer[1]);
           T* kept = momenta + r * kStride;
           for_elements(inputs, [&](auto x, int64_t i) MBF_INLINE_LAMBDA {
-            const auto sum =
-                accumulated(pick(x, vectors, scalars), load(x, own + i), load(x, grads + i));
+            const auto& s = pick(x, vectors, scalars);
+            const auto gradient = load(x, grads + i);
+            const auto sum = accumulated(s, load(x, own + i), gradient);
             store(sum, own + i);
-            store(sum, kept + i);
+            store(looked_ahead(s, sum, gradient), kept + i);
           });
           m.write_back(r, column, inputs, own, buffer[0]);
           if (inputs < count) {
-            kept[inputs] = accumulated(scalars, m.bias(r), d.bias(r));
-            m.set_bias(r, kept[inputs]);
+            const T sum = accumulated(scalars, m.bias(r), d.bias(r));
+            m.set_bias(r, sum);
+            kept[inputs] = looked_ahead(scalars, sum, d.bias(r));
           }
         }
         PrefetchQueue<T> next;

@@ -34,7 +34,7 @@ class SharedUpdateKernels : SharedLanes<V> {
   // pieces that are not finite become zero.
   static void update(const SharedUpdatePass& pass, int64_t first, int64_t last) {
     const SharedUpdate& job = pass.job;
-    std::vector<T> rows_buffer(kUpdateRows * kStride + kMaxSharedBlock);
+    std::vector<T> rows_buffer(kUpdateRows * kStride + kMaxCpuSharedBlock);
     std::vector<T> sums;
     for (int64_t task = first; task < last; ++task) {
       const int64_t l = layer_of(pass.first_task, job.layers, task);

@@ -58,16 +58,20 @@ class StepLanes {
   explicit MBF_INLINE StepLanes(const TileJob& job)
       : scalars_(job.scalars.map([](double x) MBF_INLINE_LAMBDA { return broadcast<L>(x); })) {}
 
-  MBF_INLINE void accumulate(T* m, const T* grads) const {
-    accumulated(scalars_, L::load(m), L::load(grads)).store(m);
+  // Writes what P is multiplied with to `ahead`, unless it is M itself.
+  MBF_INLINE void accumulate(T* m, const T* grads, T* ahead) const {
+    const L gradient = L::load(grads);
+    const L fresh = accumulated(scalars_, L::load(m), gradient);
+    fresh.store(m);
+    if (ahead != m) looked_ahead(scalars_, fresh, gradient).store(ahead);
   }
   MBF_INLINE void move(T* params, const T* u) const {
     moved(scalars_, L::load(params), L::load(u)).store(params);
   }
 
   // The same for `count` elements, a multiple of L::kLanes.
-  MBF_INLINE void accumulate(T* m, const T* grads, int64_t count) const {
-    for (int64_t i = 0; i < count; i += L::kLanes) accumulate(m + i, grads + i);
+  MBF_INLINE void accumulate(T* m, const T* grads, T* ahead, int64_t count) const {
+    for (int64_t i = 0; i < count; i += L::kLanes) accumulate(m + i, grads + i, ahead + i);
   }
   MBF_INLINE void move(T* params, const T* u, int64_t count) const {
     for (int64_t i = 0; i < count; i += L::kLanes) move(params + i, u + i);
@@ -175,8 +179,13 @@ class TileKernels {
     std::fill_n(nowhere, elements, T(0));
     alignas(64) T direction_buffer[2][kMaxTileElements];
     const T* previous_direction = nowhere;
+    alignas(64) T ahead_buffer[2][kMaxTileElements];
+    const auto ahead_of = [&](int64_t tile, T* own_momenta) MBF_INLINE_LAMBDA {
+      return job.looks_ahead() ? ahead_buffer[tile & 1] : own_momenta;
+    };
 
-    lanes.accumulate(momenta + first * elements, grads + first * elements, elements);
+    T* ahead = ahead_of(first, momenta + first * elements);
+    lanes.accumulate(momenta + first * elements, grads + first * elements, ahead, elements);
     for (int64_t tile = first; tile < last; ++tile) {
       const bool has_next = tile + 1 < last;
       const bool has_previous = tile > first && !rescales;
@@ -184,14 +193,16 @@ class TileKernels {
       const T* next_grads = has_next ? grads + (tile + 1) * elements : nowhere;
       T* previous_params = has_previous ? params + (tile - 1) * elements : nowhere;
       T* direction = rescales ? directions_of(pass, tile, d) : direction_buffer[tile & 1];
+      T* next_ahead = ahead_of(tile + 1, next_momenta);
       int64_t i = 0;
       const double squared_norm =
-          precondition_tile(inverse + tile * triangle_size(d) * W, momenta + tile * elements,
-                            direction, rescales, d, [&]() MBF_INLINE_LAMBDA {
-                              lanes.accumulate(next_momenta + i, next_grads + i);
+          precondition_tile(inverse + tile * triangle_size(d) * W, ahead, direction, rescales, d,
+                            [&]() MBF_INLINE_LAMBDA {
+                              lanes.accumulate(next_momenta + i, next_grads + i, next_ahead + i);
                               lanes.move(previous_params + i, previous_direction + i);
                               i += L::kLanes;
                             });
+      ahead = next_ahead;
       if (rescales) {
         job.norms[tile].direction = squared_norm;
       } else {
@@ -230,21 +241,23 @@ class TileKernels {
     if (job.step) {
       alignas(64) T momentum_buffer[kMaxTileElements];
       alignas(64) T direction_buffer[kMaxTileElements];
+      alignas(64) T ahead_buffer[kMaxTileElements];
       T* momenta = natural_blocks<T>(job.momenta[tensor], d, block, count, W, momentum_buffer);
+      T* ahead = job.looks_ahead() ? ahead_buffer : momenta;
       const StepLanes<LineLanes<V>> lanes(job);
-      lanes.accumulate(momenta, grads, W * d);
+      lanes.accumulate(momenta, grads, ahead, W * d);
       write_back<T>(job.momenta[tensor], d, block, count, momenta, momentum_buffer);
 
       if (job.refresh_targets) {
         const T* stats = static_cast<const T*>(job.stats) + tile * elements * W;
-        job.norms[tile].adam = adam_square(job, stats, momenta, job.tallies[tile].weight, d);
+        job.norms[tile].adam = adam_square(job, stats, ahead, job.tallies[tile].weight, d);
       }
 
       const bool rescales = job.rescales();
       T* direction = rescales ? directions_of(pass, tile, d) : direction_buffer;
       const Stored* inverse = static_cast<const Stored*>(job.inverse) + tile * elements * W;
       const double squared_norm =
-          precondition_tile(inverse, momenta, direction, rescales, d, []() MBF_INLINE_LAMBDA {});
+          precondition_tile(inverse, ahead, direction, rescales, d, []() MBF_INLINE_LAMBDA {});
       if (rescales) {
         job.norms[tile].direction = squared_norm;
       } else {

@@ -93,7 +93,7 @@ __device__ __forceinline__ void prepare_strip(const SharedShape& shape, const St
   __syncthreads();
 }
 
-// M <- momentum M + D, in the tensor and in shared memory.
+// M <- momentum M + D in the tensor; what P is multiplied with in shared memory.
 __device__ __forceinline__ void accumulate_rows(const SharedStepParameters& p,
                                                 const SharedStepEntry& entry, const StepTask& task,
                                                 StepMemory& memory) {
@@ -114,6 +114,8 @@ __device__ __forceinline__ void accumulate_rows(const SharedStepParameters& p,
       MBF_UNROLL
       for (int j = 0; j < kQuad; ++j) m[j] = accumulated(scalars, m[j], d[j]);
       send<kQuads>(momenta, at, rows, m);
+      MBF_UNROLL
+      for (int j = 0; j < kQuad; ++j) m[j] = looked_ahead(scalars, m[j], d[j]);
       float* to = memory.rows;
       if constexpr (kQuads) {
         const int place = memory.columns.place[at.column[0]];

@@ -222,8 +222,9 @@ __device__ __forceinline__ void step_tile(const RunParameters& p, const Segment&
     if (i / stride >= at.count) momenta[i] = 0;  // padding
   }
   for_natural(view(segment.momenta, segment.natural[2]), at.d, [&](auto& m, int block, int e) {
-    const float fresh = accumulated(job.scalars, widen(m), grads[block * stride + e]);
-    momenta[block * stride + e] = fresh;
+    const float gradient = grads[block * stride + e];
+    const float fresh = accumulated(job.scalars, widen(m), gradient);
+    momenta[block * stride + e] = looked_ahead(job.scalars, fresh, gradient);
     m = narrow<std::remove_reference_t<decltype(m)>>(fresh);
   });
   __syncthreads();

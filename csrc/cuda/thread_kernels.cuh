@@ -239,7 +239,8 @@ __device__ __forceinline__ void step_blocks(const RunParameters& p, const Segmen
   float m[D], u[D];
   MBF_UNROLL
   for (int e = 0; e < D; ++e) {
-    own_m[e] = m[e] = accumulated(job.scalars, own_m[e], own_d[e]);
+    own_m[e] = accumulated(job.scalars, own_m[e], own_d[e]);
+    m[e] = looked_ahead(job.scalars, own_m[e], own_d[e]);
     u[e] = 0;
   }
   if (at.exists) {

@@ -12,7 +12,7 @@ constexpr int64_t kMost = int64_t{1} << 31;  // of any field
 constexpr int64_t kMostElements = int64_t{1} << 56;
 
 // Checks one layer of the table and appends it to the layout.
-void append(RowLayout& layout, const int64_t* field) {
+void append(RowLayout& layout, const int64_t* field, int64_t most) {
   const int64_t place = static_cast<int64_t>(layout.layers.size());
   const auto wrong = [&](const char* what) { fail("layout[", place, "]: expected ", what); };
   SharedLayer layer{};
@@ -23,7 +23,9 @@ void append(RowLayout& layout, const int64_t* field) {
   for (int i = 0; i < 3; ++i) {
     if (field[i] < 0 || field[i] > kMost) wrong("groups, rows and columns of 0 to 2^31");
   }
-  if (layer.width < 1 || layer.width > kMaxSharedBlock) wrong("pieces of 1 to 128 columns");
+  if (layer.width < 1 || layer.width > most) {
+    fail("layout[", place, "]: expected pieces of 1 to ", most, " columns");
+  }
   if (field[4] < 0 || field[4] > 2) wrong("a kind of 0, 1 or 2");
   if (field[5] < 0 || field[5] > 1 || field[5] > layer.columns) wrong("a bias of 0 or 1");
   layer.bias = field[5] == 1;
@@ -133,13 +135,13 @@ RowView view_of(const Tensor& tensor, const SharedLayer& layer, RowKind kind, bo
 
 }  // namespace
 
-RowLayout::RowLayout(const Tensor& table) {
+RowLayout::RowLayout(const Tensor& table, int64_t most) {
   const int64_t count = table.dim() == 2 ? table.size(0) : 0;
   check_state("layout", table, {count, kFields}, ScalarType::Long, Place{});
   const auto* fields = static_cast<const int64_t*>(table.data_ptr());
   layers.reserve(count);
   kinds.reserve(count);
-  for (int64_t l = 0; l < count; ++l) append(*this, fields + l * kFields);
+  for (int64_t l = 0; l < count; ++l) append(*this, fields + l * kFields, most);
 }
 
 std::vector<RowTensor> row_views(const char* name, const TensorList& tensors,

@@ -18,7 +18,8 @@ enum class RowKind : int64_t {
 // Layers as an operator gets them: int64 [layers, 6] on the host, in each row groups, rows, columns
 // (that of the bias included), width, RowKind, and 1 if a bias is joined.
 struct RowLayout {
-  explicit RowLayout(const Tensor& table);
+  // `most`: the columns of the widest piece that may be there.
+  RowLayout(const Tensor& table, int64_t most);
 
   std::vector<SharedLayer> layers;
   std::vector<RowKind> kinds;

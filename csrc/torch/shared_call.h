@@ -14,7 +14,8 @@ namespace mbf {
 // The jobs point into the call.
 class SharedCall {
  public:
-  SharedCall(Place place, const Tensor& layout) : place_(place), layout_(layout) {}
+  SharedCall(Place place, const Tensor& layout)
+      : place_(place), layout_(layout, place.cuda ? kMaxSharedBlock : kMaxCpuSharedBlock) {}
 
   const Place& place() const { return place_; }
 

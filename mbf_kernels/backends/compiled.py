@@ -18,7 +18,7 @@ from torch import Tensor
 from ..extension import EXTENSION, WHY_MISSING
 from ..layout import TileLayout
 from ..options import Buffers, Inversion, StepOptions, Update
-from ..rows import MAX_FUSED_SHARED_BLOCK, RowForm
+from ..rows import MAX_CPU_SHARED_BLOCK, MAX_FUSED_SHARED_BLOCK, RowForm
 from ..shared_state import SharedState
 from ..state import BlockState
 from .backend import Availability, Backend, mark_written
@@ -54,7 +54,7 @@ class Compiled(Backend):
         self.name = name
         self.devices = (name,)
         self.serves_float64 = name == "cpu"
-        self.max_shared_block = MAX_FUSED_SHARED_BLOCK
+        self.max_shared_block = MAX_CPU_SHARED_BLOCK if name == "cpu" else MAX_FUSED_SHARED_BLOCK
 
     def availability(self) -> Availability:
         if EXTENSION is None:

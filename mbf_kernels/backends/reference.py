@@ -256,12 +256,14 @@ def _step(
         return
     layout, dtype = state.layout, state.stats.dtype
     d, scalars = layout.block_size, options.scalars
-    m = scalars.momentum * _natural(momenta, spans, d, dtype) + _natural(grads, spans, d, dtype)
+    gradient = _natural(grads, spans, d, dtype)
+    m = scalars.momentum * _natural(momenta, spans, d, dtype) + gradient
+    ahead = scalars.momentum * m + gradient if scalars.nesterov else m
     p = to_dense(layout.gather(state.inverse, spans).to(dtype), d)
-    directions = layout.split(torch.bmm(p, m.unsqueeze(-1)).squeeze(-1), spans)
+    directions = layout.split(torch.bmm(p, ahead.unsqueeze(-1)).squeeze(-1), spans)
     targets = options.target_norms
     if targets is not None and options.refresh_target_norms:
-        norms = _adam_norms(state, m, scalars.momentum_correction, spans)
+        norms = _adam_norms(state, ahead, scalars.momentum_correction, spans)
         for span, norm in zip(spans, norms, strict=True):
             targets[span.tensor] = norm
     if targets is not None:

@@ -122,10 +122,10 @@ def shared_backend_for(device: torch.device, width: int, dtype: torch.dtype) -> 
     """The backend that serves pieces of rows of up to this width; plain torch serves the rest."""
     backend = BACKENDS[resolve(device)]
     most = backend.max_shared_block
-    if most is not None and (
-        width > most or (dtype == torch.float64 and not backend.serves_float64)
-    ):
+    if most is not None and width > most:
         return TORCH
+    if dtype == torch.float64 and not backend.serves_float64:
+        return _for_float64(backend.name)
     return backend
 
 

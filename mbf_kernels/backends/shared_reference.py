@@ -95,7 +95,10 @@ def step_(
     inverses, weights = state.matrices(state.inverse), state.per_block(state.weights)
     for i, lists in _layers(state, grads):
         form = lists.form
-        pieces = form.as_pieces(_accumulated(lists, momenta, grads, scalars.momentum, dtype))
+        rows = _accumulated(lists, momenta, grads, scalars.momentum, dtype)
+        if scalars.nesterov:
+            rows = scalars.momentum * rows + lists.rows(grads, dtype)
+        pieces = form.as_pieces(rows)
         directions = pieces @ inverses[i]
         if targets is not None:
             if options.refresh_target_norms:

@@ -14,7 +14,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 # The layers of one call, by name.
 SCENES = {
     "linear": lambda: [rows(37, 50, bias=True), rows(10, 13), rows(3, 5, bias=True), rows(1, 1)],
-    "wide": lambda: [rows(30, 150, bias=True), rows(26, 128)],
+    "wide": lambda: [rows(30, 287, bias=True), rows(26, 33, 3, 3), rows(5, 128)],
     "conv": lambda: [rows(30, 6, 3, 3), rows(4, 5, 1, 1), rows(3, 2, 3), rows(5, 1, 2, 2, 2)],
     "groups": lambda: [
         mk.Rows(draw(8, 3, 3, 3), groups=4),
@@ -131,8 +131,8 @@ def test_steps_are_those_of_an_exact_computation(variant, device, scene, max_blo
                 setting.params, grads, setting.momenta, **options, beta=0.8, damping=0.1,
                 relative_damping=step == 0, debias=step != 2, second_moments=setting.squares,
                 target_norms=setting.target_norms if rescale else None,
-                refresh_target_norms=refresh, momentum_correction=0.3, update=step != 1,
-                invert=step != 1,
+                refresh_target_norms=refresh, momentum_correction=0.3, nesterov=step in (1, 3),
+                update=step != 1, invert=step != 1,
             )  # fmt: skip
             for layer, mine, squares in setting.each(grads, setting.exact_squares):
                 if step != 1:
@@ -140,7 +140,7 @@ def test_steps_are_those_of_an_exact_computation(variant, device, scene, max_blo
                     layer.invert(0.1, step == 0, step != 2)
             setting.exact_step(
                 grads, lr=0.1, momentum=0.9, decay=0.01, correction=0.3, rescale=rescale,
-                refresh=refresh,
+                refresh=refresh, nesterov=step in (1, 3),
             )  # fmt: skip
             # Rounded parameters are where the next step starts from.
             for one, other in zip(setting.params, setting.exact_params, strict=True):
@@ -276,7 +276,7 @@ def test_a_bad_piece_of_a_row_affects_no_other(variant, device, value):
         results.append([p.clone() for p in setting.params])
     clean, dirty = results
     same = torch.ones(30, 20, dtype=torch.bool, device=device)
-    same[4, 7:14] = False  # the piece of the bad element: columns 7 to 13 of 21 in pieces of 7
+    same[4, 8:16] = False  # the piece of the bad element
     assert torch.equal(clean[0][same], dirty[0][same])
     assert_same_bits(clean[1:], dirty[1:])
 
@@ -467,9 +467,10 @@ def test_nothing_to_do(backend, device, layers):
 
 
 def test_wide_pieces_are_served_by_plain_torch(extension):
-    assert BACKENDS["cpu"].max_shared_block == mk.MAX_FUSED_SHARED_BLOCK == 128
+    assert BACKENDS["cpu"].max_shared_block == mk.MAX_CPU_SHARED_BLOCK == 288
     torch.manual_seed(0)
-    setting = Setting([rows(20, 200)], None, torch.float64)
+    setting = Setting([rows(20, 300)], None, torch.float64)
+    assert setting.blocks._backend().name == "torch"
     grads = setting.gradients()
     setting.blocks.fused_step_(setting.params, grads, setting.momenta, lr=0.1, damping=0.1)
     for layer, mine in setting.each(grads):

@@ -205,7 +205,7 @@ struct Scene {
     job.info = info.data();
     job.beta = 0.75;
     job.damping = {damping.data(), false, false};
-    job.scalars = {0.125, 0.875, 0.0625, 0.5};
+    job.scalars = {0.125, 0.875, 0.0625, 0.5, 0.0};
     job.directions = directions.data();
     job.direction_tiles = static_cast<int64_t>(directions.size()) / (kTileBlocks * d);
     job.norms = norms.data();

@@ -132,7 +132,8 @@ class Check {
     const Wide lr = job_.scalars.lr, momentum = job_.scalars.momentum;
     const Wide decay = job_.scalars.weight_decay;
     const int64_t count = job_.blocks[t] * d_;
-    std::vector<Wide> m(count), u(count), magnitude(count);
+    // `ahead` is what P is multiplied with.
+    std::vector<Wide> m(count), ahead(count), u(count), magnitude(count);
     Wide adam = 0;
     for (int64_t b = 0; b < job_.blocks[t]; ++b) {
       const int64_t tile = job_.tile_start[t] + b / kTileBlocks;
@@ -146,14 +147,21 @@ class Check {
               "%s d=%d tensor %d block %d: M(%d) is %Lg, expected %Lg", what_, d_, int(t), int(b),
               i, found, m[b * d_ + i]);
         const Wide v = after_.g(tile, lane, i, i) / after_.tallies[tile].weight;
-        const Wide x = job_.scalars.momentum_correction * m[b * d_ + i] / (std::sqrt(v) + 1e-8L);
+        ahead[b * d_ + i] = m[b * d_ + i];
+        if (job_.scalars.nesterov != 0) ahead[b * d_ + i] = momentum * m[b * d_ + i] + grad;
+        const Wide x =
+            job_.scalars.momentum_correction * ahead[b * d_ + i] / (std::sqrt(v) + 1e-8L);
         adam += std::min(x * x, Wide(1));
       }
       for (int i = 0; i < d_; ++i) {
         for (int j = 0; j < d_; ++j) {
-          const Wide product = after_.p(tile, lane, i, j) * m[b * d_ + j];
+          const Wide product = after_.p(tile, lane, i, j) * ahead[b * d_ + j];
           u[b * d_ + i] += product;
           magnitude[b * d_ + i] += std::abs(product);
+          if (job_.scalars.nesterov != 0) {  // its terms may cancel
+            const Wide terms = std::abs(m[b * d_ + j]) + std::abs(before_.grads[t].at(b, j));
+            magnitude[b * d_ + i] += std::abs(after_.p(tile, lane, i, j)) * terms;
+          }
         }
       }
     }
@@ -226,6 +234,10 @@ void test_tiles(int d, Format inverse_format) {
     job.step = true;
   });
   run_checked("step", scene, [&](TileJob& job, Scene<T>&) { job.step = true; });
+  run_checked("step, nesterov", scene, [&](TileJob& job, Scene<T>&) {
+    job.step = true;
+    job.scalars.nesterov = 1;
+  });
   const auto rescaled = [&](TileJob& job, Scene<T>& s) {
     job.step = true;
     job.target_norms = {s.targets.data(), false, false};
@@ -235,6 +247,7 @@ void test_tiles(int d, Format inverse_format) {
     rescaled(job, s);
     job.update = job.invert = all;
     job.relative_damping = job.debias = job.refresh_targets = true;
+    job.scalars.nesterov = 1;
   });
   // Lane 5 of the first tile and lane 2 of the padded tile of the same tensor.
   for (int64_t place : {int64_t{5}, 2 * kTileBlocks * int64_t{scene.elements()} + 2}) {

@@ -51,15 +51,16 @@ def take_step(setting, grads, rescale, refresh, update=True):
     setting.blocks.fused_step_(
         setting.params, grads, setting.momenta, **OPTIONS, beta=0.8, damping=0.1,
         second_moments=setting.squares, target_norms=targets, refresh_target_norms=refresh,
-        momentum_correction=0.3, update=update, invert=update,
+        momentum_correction=0.3, nesterov=update, update=update, invert=update,
     )  # fmt: skip
     for layer, mine, squares in setting.each(grads, setting.exact_squares):
         if update and any(g is not None for g in mine):
             layer.update(mine, 0.8, squares)
             layer.invert(0.1, False, False)
     setting.exact_step(
-        grads, lr=0.1, momentum=0.9, decay=0.01, correction=0.3, rescale=rescale, refresh=refresh
-    )
+        grads, lr=0.1, momentum=0.9, decay=0.01, correction=0.3, rescale=rescale, refresh=refresh,
+        nesterov=update,
+    )  # fmt: skip
     for i, param in enumerate(setting.params):  # rounded parameters are where the next step starts
         exact = setting.exact_params[i]
         close(param, exact, tolerance_of(param.dtype) + 2 * torch.finfo(param.dtype).eps)

@@ -103,10 +103,16 @@ def check_step(blocks, params, grads, momenta, before, options, note):
         bound = error_m + ref.EPS[stored] * np.abs(exact_m) + ref.EPS[stored] * ref.TINY[stored]
         assert_within(new_m[i], exact_m, bound, f"{where}: M")
 
-        step = ref.direction(inverse, exact_m)
-        # A sum of d rounded products is off by at most d eps |P| |m|; the error of M adds to it.
-        size = ref.direction(np.abs(inverse), np.abs(exact_m))
-        error = (d + 1) * eps * size + ref.direction(np.abs(inverse), error_m) + ref.TINY[dtype]
+        ahead, error_ahead = exact_m, error_m
+        if options.get("nesterov"):
+            ahead = mu * exact_m + v[i]
+            # Of the new M once, of the sum, of its difference from M and of the sum with M.
+            size = np.abs(exact_m) + np.abs(v[i])
+            error_ahead = error_m + 8 * eps * size + ref.TINY[dtype]
+        step = ref.direction(inverse, ahead)
+        # A sum of d rounded products is off by at most d eps |P| |m|; the error of m adds to it.
+        size = ref.direction(np.abs(inverse), np.abs(ahead))
+        error = (d + 1) * eps * size + ref.direction(np.abs(inverse), error_ahead) + ref.TINY[dtype]
         if targets is not None:
             norm = np.linalg.norm(step)
             wanted = float(targets.flatten()[i if targets.numel() > 1 else 0])
@@ -133,6 +139,7 @@ def checked_fused_step(blocks, params, grads, momenta, note="", **options):
         "relative_damping": False,
         "debias": False,
         "target_norms": None,
+        "nesterov": True,
         "update": True,
         "invert": True,
     } | options

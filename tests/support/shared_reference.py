@@ -5,6 +5,20 @@ import math
 import torch
 
 
+def piece_width(inputs, bias, kernel, max_block):
+    """The width of the pieces of longer rows, found by trying every one.
+
+    The fewest pieces count, and then the most even ones. Pieces of linear layers have a multiple of
+    8 columns if ``max_block`` allows that. A bias that all pieces are too full for is a piece by
+    itself.
+    """
+    allowed = [w for w in range(kernel, max(max_block, kernel) + 1) if w % kernel == 0]
+    fewest = math.ceil(inputs / allowed[-1])
+    even = next((w for w in allowed if fewest * w >= inputs + bias), allowed[-1])
+    rounded = [w for w in allowed if w >= even and w % 8 == 0]
+    return rounded[0] if kernel == 1 and rounded else even
+
+
 class ExactLayer:
     """One layer: where its elements lie, and its statistics, in float64.
 
@@ -48,10 +62,10 @@ class ExactLayer:
             if rows.own:
                 self.places = [[row] for row in self.places[0]]
             columns = len(self.places[0][0])
-            unit = kernel if len(shape) > 2 else 1
-            most = columns if max_block is None else max(unit, max_block // unit * unit)
-            count = math.ceil(columns / most)
-            width = unit * math.ceil(columns // unit / count)
+            width = columns
+            if max_block is not None and columns > max_block:
+                bias = rows.bias is not None
+                width = piece_width(columns - bias, bias, kernel, max_block)
         # The same as indices into the weight followed by the bias.
         self.counts = [t.numel() for t in (rows.weight, rows.bias) if t is not None]
         self.indices = [
@@ -118,13 +132,14 @@ class ExactLayer:
             self.P[key] = (vectors * values**power) @ vectors.T
 
     def step(self, params, grads, momenta, lr, momentum, decay, squares=None, correction=1.0,
-             rescale=False, refresh=False):  # fmt: skip
+             rescale=False, refresh=False, nesterov=False):  # fmt: skip
         D, M, W = (self._pieces(each) for each in (grads, momenta, params))
         M = {key: momentum * m + D[key] for key, m in M.items()}
-        U = {key: m @ self.P[key] for key, m in M.items()}
+        N = {key: momentum * m + D[key] for key, m in M.items()} if nesterov else M
+        U = {key: n @ self.P[key] for key, n in N.items()}
         if refresh:
             V, total = self._pieces(squares), 0.0
-            for key, m in M.items():
+            for key, m in N.items():
                 root = (V[key] / (self.weight[key] or 1.0)).sqrt() + 1e-8
                 steps = (correction * m / root).clamp(-1, 1).square().sum(1)
                 total += steps[m.isfinite().all(1)].sum().item()

@@ -7,6 +7,7 @@ table to ``reach``. Preconditioners are inverse roots, which torch computes on e
 
 import math
 
+import pytest
 import torch
 
 import mbf_kernels as mk
@@ -64,15 +65,16 @@ def take_step(reach, setting, grads, rescale, refresh, update=True):
     setting.blocks.fused_step_(
         setting.params, grads, setting.momenta, lr=0.1, momentum=0.9, weight_decay=0.01, **OPTIONS,
         second_moments=setting.squares, target_norms=setting.target_norms if rescale else None,
-        refresh_target_norms=refresh, update=update, invert=update,
+        refresh_target_norms=refresh, nesterov=update, update=update, invert=update,
     )  # fmt: skip
     for layer, mine, squares in setting.each(grads, setting.exact_squares):
         if update and any(g is not None for g in mine):
             layer.update(mine, 0.8, squares)
             layer.invert(0.1, False, False, -0.5)
     setting.exact_step(
-        grads, lr=0.1, momentum=0.9, decay=0.01, correction=0.3, rescale=rescale, refresh=refresh
-    )
+        grads, lr=0.1, momentum=0.9, decay=0.01, correction=0.3, rescale=rescale, refresh=refresh,
+        nesterov=update,
+    )  # fmt: skip
     for i, param in enumerate(setting.params):  # rounded parameters are where the next step starts
         exact = setting.exact_params[i]
         close(param, exact, tolerance_of(param.dtype) + 2 * torch.finfo(param.dtype).eps)
@@ -387,11 +389,11 @@ def check_empty_layers(reach):
 
 
 def check_who_serves():
-    """Pieces up to 128 columns in float32; plain torch serves the others."""
-    served = {
-        (64, SINGLE): "triton", (128, SINGLE): "triton", (129, SINGLE): "torch",
-        (64, torch.float64): "torch",
-    }  # fmt: skip
-    for (width, dtype), name in served.items():
-        blocks = mk.SharedBlocks([torch.zeros(3, width, dtype=dtype)], None)
+    """Pieces up to 128 columns in float32; plain torch serves wider ones, and nobody float64."""
+    for width, name in {64: "triton", 128: "triton", 129: "torch"}.items():
+        blocks = mk.SharedBlocks([torch.zeros(3, width)], None)
         assert blocks._backend().name == name
+    double = torch.zeros(3, 64, dtype=torch.float64)
+    blocks = mk.SharedBlocks([double], None)
+    with pytest.raises(RuntimeError, match="asked for float64"):
+        blocks.update_([double], 0.9)

@@ -104,5 +104,5 @@ def test_empty_layers():
     cases.check_empty_layers(reach)
 
 
-def test_wide_pieces_and_float64_are_served_by_plain_torch():
+def test_wide_pieces_are_served_by_plain_torch_and_float64_is_refused():
     cases.check_who_serves()

@@ -218,6 +218,7 @@ def adam_square_of(
         "momentum",
         "weight_decay",
         "momentum_correction",
+        "nesterov",
         "beta",
     ]
 )
@@ -252,6 +253,7 @@ def panel_pass(
     momentum: tl.float32,
     weight_decay: tl.float32,
     momentum_correction: tl.float32,
+    nesterov: tl.float32,
     beta: tl.float64,
     D: tl.constexpr,
     PANELS: tl.constexpr,  # D / 4, rounded up
@@ -329,6 +331,7 @@ def panel_pass(
                         m = tl.load(momenta + at, mask=mask, other=0.0).to(tl.float32)
                         m = momentum * m + d
                         tl.store(momenta + at, m.to(MOMENTUM), mask=mask)
+                        m = (1.0 + nesterov * (momentum - 1.0)) * m + nesterov * d
                         tl.store(kept_at + 4 * PANELS * LANES, m, mask=mask)
             if UPDATE or DEBIAS or REFRESH:
                 weight = tl.load(tallies + 2 * lane_tile, mask=valid, other=0.0)

@@ -191,6 +191,7 @@ def note_tallies(tallies, tile, lane_tile, valid, updated, trace, beta, TILES: t
         "momentum",
         "weight_decay",
         "momentum_correction",
+        "nesterov",
         "beta",
     ]
 )
@@ -222,6 +223,7 @@ def register_pass(
     momentum: tl.float32,
     weight_decay: tl.float32,
     momentum_correction: tl.float32,
+    nesterov: tl.float32,
     beta: tl.float64,
     D: tl.constexpr,
     WIDTH: tl.constexpr,  # D rounded up to a power of two
@@ -246,6 +248,7 @@ def register_pass(
     INVERT: P <- (G + damping I)^-1, of G / weight with DEBIAS
     STEP:   M <- momentum M + D and, without TARGETS, W <- W - lr (P M + weight_decay W).
             With TARGETS, P M and its norms go to ``directions`` and ``norms`` instead.
+            With nesterov = 1, momentum M + D takes the place of M in P M.
     """
     T: tl.constexpr = D * (D + 1) // 2
     TILES: tl.constexpr = LANES // 16
@@ -320,6 +323,7 @@ def register_pass(
             else:
                 count = tl.load(item + 3)
                 store_rows(momenta + block.to(tl.int64) * D, m, count, D, D, LANES, WIDTH)
+            m = combined(1.0 + nesterov * (momentum - 1.0), m, nesterov, d, D)
             # P is loaded even if it was computed above: keeping it in registers until M is loaded
             # would cost a quarter of the occupancy.
             u = times_vector(inverses + place, m, valid, D, UPDATE)

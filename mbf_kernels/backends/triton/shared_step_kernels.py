@@ -84,6 +84,12 @@ def direction_places(directions, shapes, layer, group, row, column):
 
 
 @triton.jit
+def looked_ahead(m, d, momentum, nesterov):
+    """What takes the place of M in M P: M, or momentum M + D."""
+    return tl.fma(m, 1.0 + nesterov * (momentum - 1.0), nesterov * d)
+
+
+@triton.jit
 def step_piece(
     item,
     shapes,
@@ -98,6 +104,7 @@ def step_piece(
     momentum,
     weight_decay,
     momentum_correction,
+    nesterov,
     CLASS: tl.constexpr,
     MOST_ROWS: tl.constexpr,
     TARGETS: tl.constexpr,
@@ -130,10 +137,12 @@ def step_piece(
         pointers, views, MOMENTA * layers + layer, group, strides, JOINED, TYPES[5], STRIDED
     )
     b = load_bias(m_bias, row, joined, STRIDED)
-    b = tl.fma(b, momentum, load_bias(d_bias, row, joined, STRIDED))
+    b_gradient = load_bias(d_bias, row, joined, STRIDED)
+    b = tl.fma(b, momentum, b_gradient)
     # Rows are fewer than threads: several threads load an element that one of them stores.
     tl.debug_barrier()
     store_bias(m_bias, row, b, joined, STRIDED)
+    b = looked_ahead(b, b_gradient, momentum, nesterov)
     mask = (own < size) & (size > of_weight)
     u = b[:, None] * tl.load(matrix + of_weight * width + own, mask=mask, other=0.0)[None, :]
     if REFRESH:
@@ -159,6 +168,7 @@ def step_piece(
         m = load_tile(m_at, row, first + depth, valid, inside, STRIDED)
         m = tl.fma(m, momentum, d)
         store_tile(m_at, row, first + depth, m, valid, inside, STRIDED)
+        m = looked_ahead(m, d, momentum, nesterov)
         p_at = matrix + depth[:, None] * width + own[None, :]
         p = tl.load(p_at, mask=inside[:, None] & (own < size)[None, :], other=0.0)
         u = tl.dot(m, p, u, input_precision="ieee")
@@ -192,7 +202,7 @@ def step_piece(
 
 
 @triton.jit(do_not_specialize=["layers", "target_stride", "lr", "momentum", "weight_decay",
-                               "momentum_correction"])  # fmt: skip
+                               "momentum_correction", "nesterov"])  # fmt: skip
 def step_shared_rows(
     work,  # int32 [items, 4]: layer, group, first row, piece
     spans,  # int32 [layers, 2]: first item, number of items
@@ -213,6 +223,7 @@ def step_shared_rows(
     momentum: tl.float32,
     weight_decay: tl.float32,
     momentum_correction: tl.float32,
+    nesterov: tl.float32,
     CLASSES: tl.constexpr,  # the sum of the classes that pieces of the launch have
     MOST_ROWS: tl.constexpr,  # of a program
     TARGETS: tl.constexpr,
@@ -223,8 +234,8 @@ def step_shared_rows(
 ):
     """M <- momentum M + D and, without TARGETS, W <- W - lr (M P + weight_decay W).
 
-    With TARGETS, M P and its norms go to ``directions`` and ``norms`` instead. Parameters without a
-    gradient have no pointer.
+    With TARGETS, M P and its norms go to ``directions`` and ``norms`` instead. With nesterov = 1,
+    momentum M + D takes the place of M in M P. Parameters without a gradient have no pointer.
     """
     item = work + tl.program_id(0) * 4
     layer = tl.load(item)
@@ -251,6 +262,7 @@ def step_shared_rows(
                         momentum,
                         weight_decay,
                         momentum_correction,
+                        nesterov,
                         16 << i,
                         MOST_ROWS,
                         TARGETS,
