@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -24,10 +24,12 @@ BARE_LR = 1e-4
 GRAFT_LR = 1e-3
 ADAM_LR = 1e-3
 SGD_LR = 1e-2
+NARROW_BLOCK = 32
 
 MBF_BARE = "MBF"
 MBF_GRAFT = "MBF graft"
 MBF_BF16 = "MBF bf16 inverse"
+MBF_NARROW = "MBF graft, max_block 32"
 MBF_OWN = "MBF graft, own kernels"
 MBF_STAGGERED = "MBF graft, staggered"
 MBF_TORCH = "MBF in plain torch"
@@ -95,12 +97,22 @@ def everyone() -> list[Contender | Absent]:
     """All contenders, ours first."""
     bare = MbfRule(BARE_LR)
     # The defaults with graft, and the blocks that are the default without.
-    graft = MbfRule(GRAFT_LR, conv="filter", graft=True, max_block=64, linear_power=-0.5)
-    own = MbfRule(GRAFT_LR, graft=True)
+    graft = MbfRule(
+        GRAFT_LR,
+        conv="filter",
+        graft=True,
+        conv_block=288,
+        linear_block=128,
+        linear_power=-0.5,
+        nesterov=True,
+    )
+    narrow = replace(graft, conv_block=NARROW_BLOCK, linear_block=NARROW_BLOCK)
+    own = MbfRule(GRAFT_LR, graft=True, nesterov=True)
     return [
         _mbf(MBF_BARE, bare),
         _mbf(MBF_BF16, bare, inverse_dtype=torch.bfloat16),
         _mbf(MBF_GRAFT, graft),
+        _mbf(MBF_NARROW, narrow, max_block=NARROW_BLOCK),
         _mbf(MBF_OWN, own, conv="kernel", max_block=None, power=-1.0),
         _mbf(MBF_STAGGERED, graft, stagger=True),
         _mbf(

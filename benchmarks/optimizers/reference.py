@@ -48,14 +48,16 @@ class MbfRule:
     lr: float
     conv: str = "kernel"
     graft: bool = False
-    max_block: int | None = None
+    conv_block: int | None = None
+    linear_block: int | None = None
     linear_power: float = -1.0
+    nesterov: bool = False
 
     def damping(self, power: float = -1.0) -> float:
         """Relative to the mean diagonal of the layer with ``graft``, absolute without."""
         if not self.graft:
             return 3e-3
-        return 0.3 if power == -1.0 else 0.01
+        return 0.3 if power == -1.0 else 1e-3
 
 
 Rule = SgdRule | AdamRule | MbfRule
@@ -115,6 +117,20 @@ def _moments(pair: Pair, momentum: float, beta: float) -> tuple[Moment, Moment]:
     )
 
 
+def _block_moments(pair: Pair, rule: MbfRule) -> tuple[Moment, Moment]:
+    """Of layers with blocks: with Nesterov's momentum, ``momentum M + D`` is in the place of M."""
+    plain = _moments(pair, MOMENTUM, BETA)
+    if not rule.nesterov:
+        return plain
+    ahead = [MOMENTUM * m.momentum + g.double() for m, g in zip(plain, pair, strict=True)]
+    gradients = (1 + MOMENTUM, 1 + MOMENTUM + MOMENTUM**2)  # that they are sums of, decayed
+    first, second = (
+        replace(m, momentum=total, mean=total / count)
+        for m, total, count in zip(plain, ahead, gradients, strict=True)
+    )
+    return first, second
+
+
 def expected_moves(model: nn.Module, gradients: Gradients, rule: Rule) -> list[Expected]:
     """How far two steps of an optimizer move every parameter of ``model``, in order."""
     if isinstance(rule, MbfRule):
@@ -139,7 +155,7 @@ def _mbf(model: nn.Module, gradients: Gradients, rule: MbfRule) -> list[Expected
         if isinstance(layer, nn.Linear):
             weight, bias = (pairs[p] for p in own)
             rows = [torch.cat([w, b[:, None]], 1) for w, b in zip(weight, bias, strict=True)]
-            joined = _shared(rows, 1, rule, rule.linear_power)
+            joined = _shared(rows, 1, rule, rule.linear_power, bias=True)
             both = torch.split(joined.moved, [layer.in_features, 1], dim=1)
             for p, moved in zip(own, both, strict=True):
                 expected[p] = Expected(moved.reshape(p.shape), joined.block_size, joined.condition)
@@ -198,7 +214,7 @@ def _kernels(pair: Pair, rule: MbfRule) -> Expected:
     blocks = [gradient.reshape(shape[0] * shape[1], -1) for gradient in pair]
     moved = torch.zeros_like(blocks[0], dtype=torch.float64)
     condition = 1.0
-    for moment in _moments(blocks, MOMENTUM, BETA):
+    for moment in _block_moments(blocks, rule):
         damping = _damping(moment, rule)
         direction = _woodbury(torch.stack(moment.factors, dim=1), moment.momentum, damping)
         moved -= rule.lr * _rescaled(direction, moment, rule)
@@ -220,12 +236,15 @@ def _filters(pair: Pair, rule: MbfRule) -> Expected:
     return Expected(expected.moved.reshape(shape), expected.block_size, expected.condition)
 
 
-def _shared(rows: Pair, unit: int, rule: MbfRule, power: float = -1.0) -> Expected:
-    """Rows ``(O, C)`` that share one block; ``max_block`` cuts them between units of columns."""
+def _shared(
+    rows: Pair, unit: int, rule: MbfRule, power: float = -1.0, bias: bool = False
+) -> Expected:
+    """Rows ``(O, C)`` that share one block, or one for each piece."""
     moved = torch.zeros_like(rows[0], dtype=torch.float64)
     condition = 1.0
-    pieces = list(_pieces(moved.shape[1], unit, rule.max_block))
-    for moment in _moments(rows, MOMENTUM, BETA):
+    max_block = rule.linear_block if bias else rule.conv_block
+    pieces = list(_pieces(moved.shape[1], unit, bias, max_block))
+    for moment in _block_moments(rows, rule):
         damping = _damping(moment, rule, power)
         direction = torch.empty_like(moved)
         for piece in pieces:
@@ -249,13 +268,20 @@ def _times_power(rows: Tensor, matrix: Tensor, power: float) -> Tensor:
     return product
 
 
-def _pieces(columns: int, unit: int, max_block: int | None) -> Iterator[slice]:
-    """The fewest pieces of equal width up to ``max_block``; the last one may be narrower."""
-    units = columns // unit
-    most = units if max_block is None else max(1, max_block // unit)
-    width = math.ceil(units / math.ceil(units / most))
-    for start in range(0, units, width):
-        yield slice(start * unit, min(start + width, units) * unit)
+def _pieces(columns: int, unit: int, bias: bool, max_block: int | None) -> Iterator[slice]:
+    """The pieces that rows are cut into: docs/optimizer.md has the rule.
+
+    The rows of linear layers, and only those, have a bias.
+    """
+    width = columns
+    if max_block is not None and columns > max_block:
+        most = max(1, max_block // unit)
+        count = math.ceil((columns - bias) / unit / most)
+        width = min(most, math.ceil(columns / unit / count)) * unit
+        if bias and math.ceil(width / 8) * 8 <= max_block:
+            width = math.ceil(width / 8) * 8
+    for start in range(0, columns, width):
+        yield slice(start, min(start + width, columns))
 
 
 def _largest_eigenvalue(matrix: Tensor) -> float:

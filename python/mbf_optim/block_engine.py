@@ -49,6 +49,7 @@ class BlockEngine(Engine):
         sign = -1.0 if group["maximize"] else 1.0
         lr, weight_decay = sign * learning_rate_of(group), sign * group["weight_decay"]
         momentum, beta = momentum_of(group), group["beta"]
+        nesterov = group["nesterov"]
         damping, relative = damping_of(group)
         for cohort in self._cohorts([grad is not None for grad in grads]):
             due = self._due(cohort, group, curvature)
@@ -70,7 +71,8 @@ class BlockEngine(Engine):
                     debias=True,
                     target_norms=self.target_norms,
                     refresh_target_norms=self.target_norms is not None and due.norms,
-                    momentum_correction=momentum_correction(momentum, cohort.k),
+                    momentum_correction=momentum_correction(momentum, cohort.k, nesterov),
+                    nesterov=nesterov,
                     update=update,
                     invert=due.invert,
                 )

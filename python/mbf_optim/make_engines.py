@@ -15,7 +15,7 @@ from .elementwise_engine import ElementwiseEngine
 from .engine import Engine
 from .layer_changes import is_same
 from .layers import Layer
-from .options import ParamGroup, power_of
+from .options import ParamGroup, max_block_of, power_of
 from .params import check_inverse_dtype
 from .shared_engine import SharedEngine, as_rows
 
@@ -34,19 +34,19 @@ def make_engines(
         present: engines to take instead of new ones where they have just the layers wanted.
     """
     graft = group["graft"] is not None
-    # Keyed by kind, shape of the blocks, power, dtype and device.
-    together: dict[tuple[str, Shape, float, torch.dtype, torch.device], list[Layer]] = {}
+    # Keyed by kind, family, shape of the blocks, power, dtype and device.
+    together: dict[tuple[str, str, Shape, float, torch.dtype, torch.device], list[Layer]] = {}
     for layer in layers:
         if all(p.numel() == 0 for p in layer.parameters):
             continue
         kind = layer.kind(group["conv"], group["fc"])
-        shape = _block_shape(layer, kind, group["max_block"], graft)
+        shape = _block_shape(layer, kind, max_block_of(group, layer.family), graft)
         check_inverse_dtype(layer.name, layer.weight, group["inverse_dtype"])
         power = 0.0 if shape is None else power_of(group, layer.family)
-        key = (kind, shape, power, layer.weight.dtype, layer.weight.device)
+        key = (kind, layer.family, shape, power, layer.weight.dtype, layer.weight.device)
         together.setdefault(key, []).append(layer)
     engines: list[Engine] = []
-    for (kind, shape, power, _, _), members in together.items():
+    for (kind, family, shape, power, _, _), members in together.items():
         fitting = [engine for engine in present if _serves(engine, kind, members)]
         if fitting:
             engines.append(fitting[0])
@@ -56,7 +56,7 @@ def make_engines(
             _check_power(members[0], kind, power)
             engines.append(BlockEngine(members, kind, shape, group["inverse_dtype"], graft))
         else:
-            engines.append(SharedEngine(members, kind, group["max_block"], graft))
+            engines.append(SharedEngine(members, kind, max_block_of(group, family), graft))
     return engines
 
 
@@ -67,7 +67,8 @@ def check_power(layers: Iterable[Layer], group: ParamGroup) -> None:
         if power == -1.0 or is_lazy(layer.weight):  # of which no shape is known yet
             continue
         kind = layer.kind(group["conv"], group["fc"])
-        shape = _block_shape(layer, kind, group["max_block"], group["graft"] is not None)
+        max_block = max_block_of(group, layer.family)
+        shape = _block_shape(layer, kind, max_block, group["graft"] is not None)
         if isinstance(shape, int):
             _check_power(layer, kind, power)
 
@@ -110,4 +111,6 @@ def _block_shape(layer: Layer, kind: str, max_block: int | None, graft: bool) ->
     whole_rows = kind == "row" and layer.bias is None and width == layer.weight.shape[1]
     if whole_rows and width <= MAX_FUSED_BLOCK:
         return width
-    return "fused" if width <= mk.MAX_FUSED_SHARED_BLOCK else "wide"
+    on_cpu = layer.weight.device.type == "cpu"
+    most = mk.MAX_CPU_SHARED_BLOCK if on_cpu else mk.MAX_FUSED_SHARED_BLOCK
+    return "fused" if width <= most else "wide"

@@ -71,7 +71,7 @@ class MBF(torch.optim.Optimizer):
         momentum: heavy-ball momentum ``M <- momentum M + D``; may be a tensor on the CPU.
         beta: decay of the statistics ``G <- beta G + (1 - beta) D D^T``.
         damping: added to the diagonal of ``G`` before inversion; None means 3e-3, or with
-            ``graft`` 0.3 for inverses and 0.01 for other powers.
+            ``graft`` 0.3 for inverses and 1e-3 for other powers.
         weight_decay: decoupled, as in AdamW.
         stats_every: steps between updates of the statistics.
         inverse_every: steps between refreshes of the inverses.
@@ -82,8 +82,8 @@ class MBF(torch.optim.Optimizer):
         fc: ``"average"``, one matrix shared by all rows of a layer; ``"row"``, one per row.
         max_block: cuts the rows of ``average``, ``row`` and ``filter`` layers into pieces of at
             most this many columns, each with a matrix of its own (whole input channels for
-            ``filter``); None leaves rows whole. ``"auto"`` means 64 with ``graft`` and None
-            without.
+            ``filter``); None leaves rows whole. ``"auto"`` means, with ``graft``, 288 in
+            convolutions and 128 in linear layers, and None without.
         fisher: which gradients the statistics are taken from: ``"empirical"``, those of the steps;
             ``"true"``, those for labels sampled from the model (see :meth:`curvature`);
             ``"exact"``, those of single samples (see :meth:`sample_curvature`).
@@ -92,6 +92,8 @@ class MBF(torch.optim.Optimizer):
             ``torch.bfloat16`` in half the memory. It does not affect larger matrices.
         graft: ``"adam"`` rescales each layer's step to the size Adam's would have: the
             recommended start, since nothing but Adam's learning rate needs to be set.
+        nesterov: ``momentum M + D``, with the new ``M``, takes the place of ``M`` in ``P M``. None
+            means True with ``graft`` and False without. Elementwise layers take no part in it.
         damping_scale: ``"absolute"``, or ``"layer"``: in units of the layer's mean diagonal of
             ``G``. None means ``"layer"`` with ``graft`` and ``"absolute"`` without.
         power: of ``G + damping I`` in the preconditioner of blocks that rows share; small blocks
@@ -128,6 +130,7 @@ class MBF(torch.optim.Optimizer):
         inverse_dtype: torch.dtype = torch.float32,
         graft: str | None = None,
         *,
+        nesterov: bool | None = None,
         damping_scale: str | None = None,
         power: float | None = None,
         stagger: bool = False,
@@ -150,6 +153,7 @@ class MBF(torch.optim.Optimizer):
             "early_refresh": early_refresh,
             "inverse_dtype": inverse_dtype,
             "graft": graft,
+            "nesterov": nesterov,
             "damping_scale": damping_scale,
             "stagger": stagger,
             "maximize": maximize,

@@ -32,6 +32,7 @@ OPTIONS = (
     "early_refresh",
     "inverse_dtype",
     "graft",
+    "nesterov",
     "damping_scale",
     "stagger",
     "maximize",
@@ -39,10 +40,11 @@ OPTIONS = (
 
 # What they are by default with ``graft``: docs/optimizer.md has the measurements.
 GRAFT_CONV = "filter"
-GRAFT_MAX_BLOCK = 64
+GRAFT_CONV_BLOCK = 288  # 32 channels of 3 x 3: the passes of a convolution dwarf any step
+GRAFT_LINEAR_BLOCK = 128
 GRAFT_LINEAR_POWER = -0.5
 GRAFT_DAMPING = 0.3  # of inverses
-GRAFT_ROOT_DAMPING = 0.01  # of inverse roots
+GRAFT_ROOT_DAMPING = 1e-3  # of inverse roots
 PAPER_DAMPING = 3e-3
 
 _LARGEST = sys.float_info.max
@@ -96,7 +98,7 @@ def check_momentum(momentum: object) -> None:
 
 
 def with_defaults(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with a kind of blocks in place of what stands for the default of it.
+    """The options with values in place of what stands for the default.
 
     Without ``graft`` that is the paper's, with it the one that trains best at Adam's price.
     """
@@ -104,8 +106,8 @@ def with_defaults(options: dict[str, Any]) -> dict[str, Any]:
     settled = dict(options)
     if options["conv"] is None:
         settled["conv"] = GRAFT_CONV if graft else "kernel"
-    if options["max_block"] == "auto":
-        settled["max_block"] = GRAFT_MAX_BLOCK if graft else None
+    if options["nesterov"] is None:
+        settled["nesterov"] = graft
     return settled
 
 
@@ -119,7 +121,7 @@ def check_options(options: dict[str, Any]) -> None:
     _check_number("weight_decay", options["weight_decay"], 0.0, math.inf, "a finite number >= 0")
     for name in ("stats_every", "inverse_every"):
         _check_count(name, options[name])
-    if options["max_block"] is not None:
+    if options["max_block"] not in (None, "auto"):
         _check_count("max_block", options["max_block"])
     if options["power"] is not None:
         _check_number("power", options["power"], -_LARGEST, 0.0, "a finite number below 0")
@@ -128,7 +130,7 @@ def check_options(options: dict[str, Any]) -> None:
     _check_choice("graft", options["graft"], (None, "adam"))
     _check_choice("damping_scale", options["damping_scale"], (None, "absolute", "layer"))
     _check_choice("inverse_dtype", options["inverse_dtype"], (torch.float32, torch.bfloat16))
-    for name in ("early_refresh", "stagger", "maximize"):
+    for name in ("early_refresh", "nesterov", "stagger", "maximize"):
         if not isinstance(options[name], bool):  # 1 equals True, and torch's kernels refuse it
             raise ValueError(f"{name}: expected one of True, False, got {options[name]!r}")
 
@@ -190,6 +192,16 @@ def _reading_waits(tensor: Tensor) -> bool:
     return tensor.device.type != "cpu"
 
 
+def max_block_of(group: ParamGroup, family: str) -> int | None:
+    """The most columns of a piece in layers of this family; None if rows stay whole."""
+    max_block: int | str | None = group["max_block"]
+    if not isinstance(max_block, str):
+        return max_block
+    if group["graft"] is None:
+        return None
+    return GRAFT_CONV_BLOCK if family == "conv" else GRAFT_LINEAR_BLOCK
+
+
 def power_of(group: ParamGroup, family: str) -> float:
     """The power of ``G + damping I`` in layers of this family."""
     if family not in ("conv", "linear"):
@@ -217,6 +229,9 @@ def schedule_of(group: ParamGroup, warm: bool, stagger: bool) -> Schedule:
     return Schedule(group["stats_every"], group["inverse_every"], early, stagger)
 
 
-def momentum_correction(momentum: float, k: int) -> float:
-    """The factor that turns the heavy-ball momentum of step ``k`` into an unbiased average."""
-    return (1.0 - momentum) / (1.0 - momentum**k)
+def momentum_correction(momentum: float, k: int, nesterov: bool = False) -> float:
+    """The factor that turns the heavy-ball momentum of step ``k`` into an unbiased average.
+
+    Nesterov's momentum has the weight of one gradient more.
+    """
+    return (1.0 - momentum) / (1.0 - momentum ** (k + nesterov))

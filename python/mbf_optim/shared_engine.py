@@ -74,6 +74,7 @@ class SharedEngine(Engine):
         sign = -1.0 if group["maximize"] else 1.0
         lr, weight_decay = sign * learning_rate_of(group), sign * group["weight_decay"]
         momentum, beta = momentum_of(group), group["beta"]
+        nesterov = group["nesterov"]
         power = power_of(group, self.layers[0].family)
         damping, relative = damping_of(group, power)
         for cohort in self._cohorts(self._layers_present(grads)):
@@ -98,7 +99,8 @@ class SharedEngine(Engine):
                     second_moments=self.second_moments,
                     target_norms=self.target_norms,
                     refresh_target_norms=self.target_norms is not None and due.norms,
-                    momentum_correction=momentum_correction(momentum, cohort.k),
+                    momentum_correction=momentum_correction(momentum, cohort.k, nesterov),
+                    nesterov=nesterov,
                     update=update,
                     invert=due.invert,
                 )

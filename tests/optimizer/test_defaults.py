@@ -12,13 +12,13 @@ from tests.support.networks import network, simple, step_both, take_steps
 from tests.support.optimizer_checks import SCHEDULE, assert_agrees, assert_same_bits, values
 from tests.support.optimizer_reference import Float64MBF
 
-SHAPING = ("conv", "max_block", "power")
-PAPER = {"conv": "kernel", "max_block": None, "power": None}
-GRAFT = {"conv": "filter", "max_block": 64, "power": None}
+CHOSEN = ("conv", "nesterov")
+PAPER = {"conv": "kernel", "nesterov": False}
+GRAFT = {"conv": "filter", "nesterov": True}
 
 
 def chosen(group):
-    return {name: group[name] for name in SHAPING}
+    return {name: group[name] for name in CHOSEN}
 
 
 @pytest.mark.parametrize(("graft", "expected"), [(None, PAPER), ("adam", GRAFT)])
@@ -30,17 +30,38 @@ def test_every_group_has_the_defaults_of_its_own_graft():
     model = simple()
     groups = [{"params": model[0]}, {"params": model[2], "graft": "adam"}]
     opt = MBF(groups)
-    opt.add_param_group({"params": nn.Conv2d(2, 3, 3), "graft": "adam", "max_block": 18})
+    opt.add_param_group({"params": nn.Conv2d(2, 3, 3), "graft": "adam", "nesterov": False})
     assert [chosen(group) for group in opt.param_groups] == [
         PAPER,
         GRAFT,
-        GRAFT | {"max_block": 18},
+        GRAFT | {"nesterov": False},
     ]
 
 
 def test_what_is_set_stays():
-    options = {"conv": "average", "max_block": None, "power": -1.0}
-    assert chosen(MBF(simple(), graft="adam", **options).param_groups[0]) == options
+    options = {"conv": "average", "nesterov": False, "max_block": None, "power": -1.0}
+    group = MBF(simple(), graft="adam", **options).param_groups[0]
+    assert {name: group[name] for name in options} == options
+
+
+@pytest.mark.parametrize(
+    ("options", "blocks"),
+    [
+        ({"graft": "adam"}, {"filter": 3, "average": 3}),
+        ({"graft": "adam", "max_block": 64}, {"filter": 10, "average": 5}),
+        ({"graft": "adam", "max_block": None}, {"filter": 1, "average": 1}),
+        ({"conv": "filter"}, {"filter": 1, "average": 1}),
+    ],
+    ids=["graft", "64 columns", "whole rows", "paper"],
+)
+def test_rows_are_cut_into_the_pieces_of_their_family(options, blocks):
+    """65 channels of 3 x 3 in pieces of 32, 256 inputs in pieces of 128 and the bias."""
+    model = nn.Sequential(nn.Conv2d(65, 4, 3, bias=False), nn.Flatten(), nn.Linear(256, 5))
+    opt = MBF(model, lr=1e-3, **options)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    opt.step()
+    assert opt.diagnostics()["blocks"] == blocks
 
 
 # --- powers -----------------------------------------------------------------------------------
@@ -61,12 +82,12 @@ def test_a_power_steps_as_the_reference(backend, device, power, graft, max_block
 
 
 def test_the_default_powers_are_those_that_are_written_out():
-    """-1 and 0.3 in convolutions, -0.5 and 0.01 in linear layers."""
+    """-1 and 0.3 in convolutions, -0.5 and 1e-3 in linear layers."""
     results = []
     for split in (False, True):
         model = simple()
         if split:
-            own = [{"power": -1.0, "damping": 0.3}, {}, {"power": -0.5, "damping": 0.01}]
+            own = [{"power": -1.0, "damping": 0.3}, {}, {"power": -0.5, "damping": 1e-3}]
             groups = [{"params": part, **o} for part, o in zip(model, own, strict=True)]
         else:
             groups = model

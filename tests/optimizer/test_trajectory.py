@@ -96,6 +96,9 @@ OPTIONS = {
     "rows in pieces": {"fc": "row", "max_block": 13},
     "rows in pieces, kernels averaged": {"fc": "average", "max_block": 30, "conv": "average"},
     "decay, late schedule": {"weight_decay": 0.05, "early_refresh": False},
+    "nesterov": {"nesterov": True, "conv": "filter", "weight_decay": 0.05},
+    "nesterov, own blocks": {"nesterov": True, "conv": "kernel", "fc": "row"},
+    "heavy ball": {"nesterov": False},
     "ascent": {"maximize": True, "weight_decay": 0.05},
     "relative damping": {"damping_scale": "layer", "damping": 0.5},
     "other constants": {"momentum": 0.0, "beta": 0.5, "stats_every": 1, "inverse_every": 1},
@@ -271,7 +274,7 @@ def step_with_samples(reference, model, samples):
     over the samples of these products take their place.
     """
 
-    def update(layer, _):
+    def update(layer, N, _):
         stack = np.stack([layer.joined(s) for s in samples])
         layer.updates += 1
         beta = reference.beta
@@ -281,8 +284,7 @@ def step_with_samples(reference, model, samples):
         ]
         layer.v = beta * layer.v + (1 - beta) * np.mean(stack**2, axis=0)
         v_hat = layer.v / reference._statistics_correction(layer)
-        adam = reference._corrected_momentum(layer) / (np.sqrt(v_hat) + 1e-8)
-        layer.target_norm = np.linalg.norm(np.clip(adam, -1.0, 1.0))
+        reference._set_target_norm(layer, N, v_hat)
 
     kept = reference._update_statistics
     reference._update_statistics = update

@@ -13,16 +13,18 @@ weight_decay:
     M <- mu M + D                                                  every step
     G <- beta G + (1 - beta)/r * sum over the r rows of C C^T      at statistics steps
     v <- beta v + (1 - beta) C*C                                   at statistics steps
-    n <- || clip(M_hat / (sqrt(v_hat) + 1e-8), -1, 1) ||           at statistics steps
+    n <- || clip(N_hat / (sqrt(v_hat) + 1e-8), -1, 1) ||           at statistics steps
     P <- (G_hat + lambda I)^power                                  at refresh steps
-    W <- W - eta (P M + gamma W)                                   every step, without graft
-    W <- W - eta (n P M / ||P M|| + gamma W)                       every step, graft="adam"
+    W <- W - eta (P N + gamma W)                                   every step, without graft
+    W <- W - eta (n P N / ||P N|| + gamma W)                       every step, graft="adam"
+
+    N = M, or mu M + D with nesterov, the default with graft
 
     statistics step: k = 1, k % T1 = 0, or early and 2 <= k <= T1
     refresh step:    k = 1, k % T2 = 0, or early and k a power of two below T2
     early:           early_refresh, and the layer was not warm started
     G_hat = G / (1 - beta^t), v_hat = v / (1 - beta^t); after a warm start G and v themselves
-    M_hat = (1 - mu) / (1 - mu^k) M
+    M_hat = (1 - mu) / (1 - mu^k) M; N_hat = M_hat, or (1 - mu) / (1 - mu^(k + 1)) N
     lambda = damping ("absolute") or max(damping * mean of all diagonals of G_hat, 1e-30) ("layer")
 
     power = -1; by default -1/2 with graft in linear layers whose rows share matrices
@@ -45,6 +47,8 @@ import numpy as np
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
+
+from tests.support.shared_reference import piece_width
 
 EPSILON = 1e-8
 SMALLEST_RELATIVE_DAMPING = 1e-30
@@ -146,7 +150,11 @@ def linear_blocks(shape, has_bias, fc, max_block):
     if has_bias:
         indices = np.column_stack([indices, outputs * inputs + np.arange(outputs)])
     indices = indices[:, None, :] if fc == "row" else indices[None, :, :]
-    return [indices[:, :, piece] for piece in pieces(indices.shape[2], max_block)]
+    columns = indices.shape[2]
+    if max_block is None or columns <= max_block:
+        return [indices]
+    width = piece_width(inputs, has_bias, 1, max_block)
+    return [indices[:, :, start : start + width] for start in range(0, columns, width)]
 
 
 def outer_products(rows):
@@ -240,13 +248,12 @@ class Float64MBF:
         power=None,
         early_refresh=True,
         graft=None,
+        nesterov=None,
         damping_scale=None,
         maximize=False,
     ):
         if conv is None:
             conv = "filter" if graft else "kernel"
-        if max_block == "auto":
-            max_block = 64 if graft else None
         if conv not in ("kernel", "average", "filter") or fc not in ("average", "row"):
             raise ValueError(f"conv={conv!r}, fc={fc!r}")
         if graft not in (None, "adam") or damping_scale not in (None, "absolute", "layer"):
@@ -262,6 +269,7 @@ class Float64MBF:
         self.max_block = max_block
         self.early_refresh = early_refresh
         self.graft = graft
+        self.nesterov = graft is not None if nesterov is None else nesterov
         self.maximize = maximize
         self.power = power
         self.damping = damping
@@ -291,18 +299,25 @@ class Float64MBF:
         elif kind == "diagonal":
             blocks = [np.arange(shapes[0][0]).reshape(-1, 1, 1)]
         elif kind == "linear":
-            blocks = linear_blocks(shapes[0], len(names) == 2, self.fc, self.max_block)
+            blocks = linear_blocks(shapes[0], len(names) == 2, self.fc, self._most_columns(128))
         else:
             known = isinstance(module, _ConvNd)
             groups = module.groups if known else 1
             transposed = module.transposed if known else False
-            blocks = conv_blocks(shapes[0], self.conv, groups, transposed, self.max_block)
+            most = self._most_columns(288)
+            blocks = conv_blocks(shapes[0], self.conv, groups, transposed, most)
         power = -1.0
         if kind in ("linear", "conv") and self.power is not None:
             power = self.power
         elif kind == "linear" and self.fc == "average" and self.graft:
             power = -0.5
         return Layer(names, shapes, kind, blocks, power)
+
+    def _most_columns(self, default):
+        """Those of a piece, where the default with graft is this."""
+        if self.max_block != "auto":
+            return self.max_block
+        return default if self.graft else None
 
     @np.errstate(invalid="ignore", over="ignore")
     def step(self, grads, curvature=None, **changed_hyperparameters):
@@ -326,7 +341,8 @@ class Float64MBF:
             if layer.blocks is None:
                 direction = self._elementwise_direction(layer, D)
             else:
-                direction = self._block_direction(layer, D if C is None else C)
+                N = self.momentum * layer.M + D if self.nesterov else layer.M
+                direction = self._block_direction(layer, N, D if C is None else C)
             self._move(layer, direction)
 
     @np.errstate(invalid="ignore", over="ignore")
@@ -407,22 +423,22 @@ class Float64MBF:
         M = self._corrected_momentum(layer) if self.graft else layer.M
         return M / (np.sqrt(v_hat) + EPSILON)
 
-    def _block_direction(self, layer, C):
+    def _block_direction(self, layer, N, C):
         """The step of a block layer, after its statistics and inverses are brought up to date."""
         if self._is_statistics_step(layer):
-            self._update_statistics(layer, C)
+            self._update_statistics(layer, N, C)
         if self._is_refresh_step(layer):
             self._refresh(layer)
         direction = np.zeros_like(layer.M)
         for block, P in zip(layer.blocks, layer.P, strict=True):
-            direction[block] = layer.M[block] @ P.swapaxes(1, 2)
+            direction[block] = N[block] @ P.swapaxes(1, 2)
         if self.graft:
             norm = np.linalg.norm(direction)
             if norm != 0.0:
                 direction = layer.target_norm * direction / norm
         return direction
 
-    def _update_statistics(self, layer, C):
+    def _update_statistics(self, layer, N, C):
         """One update of G, v and the target norm."""
         layer.updates += 1
         layer.G = [
@@ -430,8 +446,12 @@ class Float64MBF:
             for G, block in zip(layer.G, layer.blocks, strict=True)
         ]
         layer.v = self.beta * layer.v + (1.0 - self.beta) * C * C
-        v_hat = layer.v / self._statistics_correction(layer)
-        adam = self._corrected_momentum(layer) / (np.sqrt(v_hat) + EPSILON)
+        self._set_target_norm(layer, N, layer.v / self._statistics_correction(layer))
+
+    def _set_target_norm(self, layer, N, v_hat):
+        gradients = layer.steps + self.nesterov  # that N is a sum of, decayed
+        N_hat = (1.0 - self.momentum) / (1.0 - self.momentum**gradients) * N
+        adam = N_hat / (np.sqrt(v_hat) + EPSILON)
         layer.target_norm = np.linalg.norm(np.clip(adam, -1.0, 1.0))
 
     def _refresh(self, layer):
@@ -442,7 +462,7 @@ class Float64MBF:
         if damping is None:
             damping = 3e-3
             if self.graft:
-                damping = 0.3 if layer.power == -1.0 else 0.01
+                damping = 0.3 if layer.power == -1.0 else 1e-3
         if self.damping_scale == "layer":
             diagonals = [np.diagonal(G, axis1=1, axis2=2).ravel() for G in G_hat]
             mean = np.mean(np.concatenate(diagonals))
