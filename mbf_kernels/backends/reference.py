@@ -258,7 +258,9 @@ def _step(
     d, scalars = layout.block_size, options.scalars
     gradient = _natural(grads, spans, d, dtype)
     m = scalars.momentum * _natural(momenta, spans, d, dtype) + gradient
-    ahead = scalars.momentum * m + gradient if scalars.nesterov else m
+    ahead = m
+    if scalars.nesterov:
+        ahead = torch.lerp(m, scalars.momentum * m + gradient, scalars.nesterov)
     p = to_dense(layout.gather(state.inverse, spans).to(dtype), d)
     directions = layout.split(torch.bmm(p, ahead.unsqueeze(-1)).squeeze(-1), spans)
     targets = options.target_norms

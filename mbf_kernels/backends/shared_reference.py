@@ -97,7 +97,8 @@ def step_(
         form = lists.form
         rows = _accumulated(lists, momenta, grads, scalars.momentum, dtype)
         if scalars.nesterov:
-            rows = scalars.momentum * rows + lists.rows(grads, dtype)
+            ahead = scalars.momentum * rows + lists.rows(grads, dtype)
+            rows = torch.lerp(rows, ahead, scalars.nesterov)
         pieces = form.as_pieces(rows)
         directions = pieces @ inverses[i]
         if targets is not None:

@@ -60,7 +60,7 @@ class MBF(torch.optim.Optimizer):
     >>> loss.backward()
     >>> opt.step()
     >>> opt.diagnostics()["blocks"]
-    {'filter': 1, 'diagonal': 4, 'average': 3}
+    {'filter': 1, 'diagonal': 4, 'average': 2}
 
     Args:
         params: a module, its ``named_parameters()``, its ``parameters()``, or parameter groups

@@ -77,7 +77,7 @@ def test_opcheck_of_shared_operators(dtype, targets):
     own = (state.stats, state.weights, state.left_out)
     update = (*own, grads, squares, state.table, [0, 2], 0.9)
     torch.library.opcheck(operator("shared_update_"), update)
-    step = [params, grads, momenta, state.inverse, state.table, [0.1, 0.9, 0.0, 1.0], squares]
+    step = [params, grads, momenta, state.inverse, state.table, [0.1, 0.9, 0.0, 1.0, 1.0], squares]
     if targets:
         norms = torch.ones(2, dtype=torch.float64)
         step += [state.weights, norms, True, torch.zeros(200, dtype=wide)]

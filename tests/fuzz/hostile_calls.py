@@ -272,7 +272,7 @@ class Call(GuardedCall):
                     a["params"], grads, a["momenta"], **options, beta=a["beta"],
                     damping=a["damping"], relative_damping=a["relative"], debias=a["debias"],
                     refresh_target_norms=a["refresh_targets"], momentum_correction=rest[0],
-                    update=whole, invert=whole,
+                    nesterov=bool(rest[1]), update=whole, invert=whole,
                 )  # fmt: skip
         return None
 

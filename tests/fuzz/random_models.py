@@ -92,6 +92,7 @@ LIVE_OPTIONS = {
     "stats_every": [1, 2, 3],
     "inverse_every": [1, 2, 3, 5],
     "early_refresh": [True, False],
+    "nesterov": [False, True],
     "damping_scale": [None, "absolute", "layer"],
     "stagger": [False, True],
     "maximize": [False, True],
@@ -100,7 +101,7 @@ LIVE_OPTIONS = {
 SHAPING_OPTIONS = {
     "conv": ["kernel", "average", "filter"],
     "fc": ["average", "row"],
-    "max_block": [None, 1, 2, 5, 16],
+    "max_block": ["auto", None, 1, 2, 5, 16],
     "graft": [None, "adam"],
 }
 WRONG_OPTIONS = [
@@ -109,7 +110,7 @@ WRONG_OPTIONS = [
     *(("damping", value) for value in (-1e-3, float("inf"), "large", True)),
     *(("weight_decay", value) for value in (-0.1, float("nan"), None)),
     *((name, value) for name in ("stats_every", "inverse_every") for value in (0, 2.0, True, None)),
-    *((name, 1) for name in ("stagger", "maximize", "early_refresh")),
+    *((name, 1) for name in ("stagger", "maximize", "early_refresh", "nesterov")),
     ("damping_scale", "tensor"),
     ("graft", "sgd"),
     ("conv", "channel"),

@@ -43,7 +43,9 @@ def operator_arguments(
     info = torch.zeros(tiles, TILE, dtype=torch.int32)
     tallies = torch.full((tiles, 2), 0.5, dtype=torch.float64)
     damping = torch.full((len(counts),), 10.0 * d, dtype=torch.float64)
-    scalars = StepScalars(lr=0.1, momentum=0.9, weight_decay=0.01, momentum_correction=0.5)
+    scalars = StepScalars(
+        lr=0.1, momentum=0.9, weight_decay=0.01, momentum_correction=0.5, nesterov=1.0
+    )
     layout = {"layout": TileLayout(d, tuple(counts)).table, "block_size": d}
     inversion = {"damping": damping, "relative": False, "debias": True}
     return {
