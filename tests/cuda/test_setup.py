@@ -35,8 +35,8 @@ def test_the_cpu_operator_for_shared_blocks_refuses_controls(extension):
     state = mk.SharedBlocks([param])._state
     with pytest.raises(RuntimeError, match="controls: expected None on cpu"):
         torch.ops.mbf_kernels.shared_step_(
-            [param], [absent], [param.clone()], state.inverse, state.table, [0.1, 0.9, 0.0, 1.0],
-            [], controls=torch.zeros(4, dtype=torch.float64),
+            [param], [absent], [param.clone()], state.inverse, state.table,
+            [0.1, 0.9, 0.0, 1.0, 0.0], [], controls=torch.zeros(4, dtype=torch.float64),
         )  # fmt: skip
 
 

@@ -163,7 +163,7 @@ class Call(GuardedCall):
         if self.api and (self.name != "fused_step_" or part != [0, 0]):
             part = [0, tiles]  # MiniBlocks has (i, n) for parts, not a range of tiles
         beta = rng.random()
-        scalars = [0.1, rng.random(), rng.choice([0.0, 0.01]), rng.random()]
+        scalars = [0.1, rng.random(), rng.choice([0.0, 0.01]), rng.random(), rng.choice([0.0, 1.0])]
         targets, refresh = self._targets(), False
         if targets["target_norms"] is not None and targets["target_norms"].numel() == len(
             self.counts
