@@ -239,6 +239,7 @@ class MiniBlocks:
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         target_norms: Tensor | None = None,
+        nesterov: bool = False,
     ) -> None:
         """Takes a step in place: ``M <- momentum M + D``, ``W <- W - lr (P M + weight_decay W)``.
 
@@ -252,6 +253,7 @@ class MiniBlocks:
             target_norms: a tensor with one value for all parameters or one for each. ``P M`` of
                 each whole parameter is rescaled to that norm; a ``P M`` of zero stays zero. Blocks
                 that are not finite do not count in the norm of ``P M``. None: no rescaling.
+            nesterov: ``momentum M + D``, with the new ``M``, takes the place of ``M`` in ``P M``.
         """
         self.fused_step_(
             params,
@@ -261,6 +263,7 @@ class MiniBlocks:
             momentum=momentum,
             weight_decay=weight_decay,
             target_norms=target_norms,
+            nesterov=nesterov,
             update=False,
             invert=False,
         )
@@ -303,8 +306,7 @@ class MiniBlocks:
                 ``momentum_correction``. ``target_norms`` must then be a float64 tensor with one
                 value per parameter, on the device of the blocks.
             momentum_correction: the factor that makes ``M`` an unbiased average of gradients.
-            nesterov: ``momentum M + D``, with the new ``M``, takes the place of ``M`` in ``P M``
-                and in Adam's step.
+            nesterov: as in :meth:`step_`; it holds for Adam's step too.
             update, invert: the blocks that are updated and inverted: all (True), none (False), or
                 ``(i, n)``, the i-th of n equal parts.
         """

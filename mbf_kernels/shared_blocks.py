@@ -203,6 +203,7 @@ class SharedBlocks:
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         target_norms: Tensor | None = None,
+        nesterov: bool = False,
     ) -> None:
         """Takes a step in place: ``M <- momentum M + D``, ``W <- W - lr (M P + weight_decay W)``.
 
@@ -214,6 +215,7 @@ class SharedBlocks:
             target_norms: a tensor with one value for all layers or one for each. ``M P`` of each
                 layer is rescaled to that norm; a ``M P`` of zero stays zero. Pieces that are not
                 finite do not count in the norm of ``M P``. None: no rescaling.
+            nesterov: ``momentum M + D``, with the new ``M``, takes the place of ``M`` in ``M P``.
         """
         self.fused_step_(
             params,
@@ -223,6 +225,7 @@ class SharedBlocks:
             momentum=momentum,
             weight_decay=weight_decay,
             target_norms=target_norms,
+            nesterov=nesterov,
             update=False,
             invert=False,
         )
@@ -264,8 +267,7 @@ class SharedBlocks:
                 the ``momentum_correction``. ``target_norms`` must then be a float64 tensor with one
                 value per layer, on the device of the blocks.
             momentum_correction: the factor that makes ``M`` an unbiased average of gradients.
-            nesterov: ``momentum M + D``, with the new ``M``, takes the place of ``M`` in ``M P``
-                and in Adam's step.
+            nesterov: as in :meth:`step_`; it holds for Adam's step too.
             update, invert: the blocks that are updated and inverted: all (True), none (False), or
                 ``(i, n)``, the i-th of n equal parts.
         """

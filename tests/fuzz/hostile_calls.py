@@ -265,6 +265,7 @@ class Call(GuardedCall):
             else:
                 lr, momentum, decay, *rest = a["scalars"]
                 options = {"lr": lr, "momentum": momentum, "weight_decay": decay}
+                options["nesterov"] = bool(rest[1])
                 options["target_norms"] = a["target_norms"]
                 if self.name == "step_":
                     return blocks.step_(a["params"], grads, a["momenta"], **options)
@@ -272,7 +273,7 @@ class Call(GuardedCall):
                     a["params"], grads, a["momenta"], **options, beta=a["beta"],
                     damping=a["damping"], relative_damping=a["relative"], debias=a["debias"],
                     refresh_target_norms=a["refresh_targets"], momentum_correction=rest[0],
-                    nesterov=bool(rest[1]), update=whole, invert=whole,
+                    update=whole, invert=whole,
                 )  # fmt: skip
         return None
 

@@ -93,7 +93,7 @@ class SharedCall(GuardedCall):
             "params": self._list("params", [self.dtype]), "grads": grads,
             "momenta": self._list("momenta", [self.wide]),
             "inverse": self.guard("inverse", plain.inverse), "layout": layout,
-            "scalars": [0.1, rng.random(), rng.choice([0.0, 0.01]), rng.random(), rng.choice([0.0, 1.0])],
+            "scalars": [0.1, rng.random(), rng.choice([0, 0.01]), rng.random(), rng.choice([0, 1])],
             "squares": squares, "weights": self.guard("weights", plain.weights),
             "target_norms": norms if targets else None, "refresh_targets": targets and refresh,
             "directions": directions if targets else None, "check_only": False,
