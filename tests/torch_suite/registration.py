@@ -25,6 +25,7 @@ OPTIONS = {
     "maximize with weight decay": {"maximize": True, "weight_decay": 0.1},
     "everything at every step": {"stats_every": 1, "inverse_every": 1},
     "no early refresh": {"stats_every": 2, "inverse_every": 4, "early_refresh": False},
+    "nesterov": {"conv": "filter", "nesterov": True},
     "staggered": {"stats_every": 2, "inverse_every": 4, "stagger": True},
     "one matrix per layer": {"conv": "average"},
     "whole filters": {"conv": "filter"},
