@@ -478,3 +478,26 @@ def test_wide_pieces_are_served_by_plain_torch(extension):
         layer.invert(0.1, False, False)
     setting.exact_step(grads, lr=0.1, momentum=0.9, decay=0.0)
     setting.check(1e-9)
+
+
+def test_rounding_does_not_fail_a_root_and_an_indefinite_matrix_does():
+    """Eigenvalues that are zero, but for rounding, count as the least that float32 can tell."""
+    torch.manual_seed(0)
+    weight = torch.zeros(1, 64)
+    blocks = mk.SharedBlocks([weight, weight.clone()], None)
+    grads = [torch.randn(1, 64) for _ in range(2)]
+    blocks.update_(grads, 0.0)  # matrices of rank one
+    blocks.invert_(1e-9, relative=True, power=-0.5)
+    assert not blocks.info.any()
+    root = blocks.inverse()[0][0, 0].double()
+    unit = grads[0][0].double() / grads[0].double().norm()
+    # The one eigenvalue that is there is exact; no other is larger than its rounding error allows.
+    assert (unit @ root @ unit).item() == pytest.approx(1 / grads[0].norm().item(), rel=1e-4)
+    least = torch.finfo(torch.float32).eps * 64 * grads[0].norm().item() ** 2
+    assert torch.linalg.eigvalsh(root).max().item() <= 1.01 * least**-0.5
+
+    blocks.state_views()["stats"][1][0, 0, 3, 3] = -1.0
+    before = blocks.inverse()
+    blocks.invert_(1e-9, relative=True, power=-0.5)
+    assert blocks.info.tolist() == [0, 1]
+    assert torch.equal(blocks.inverse()[1], before[1])
