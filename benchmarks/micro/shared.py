@@ -98,8 +98,8 @@ def _ours(problem: SharedProblem) -> list[Contender]:
 
     def step(state: list[list[Tensor]], norms: Tensor | None) -> Callable[[], None]:
         params, momenta, _ = state
-        options = {"lr": LR, "momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY}
-        return lambda: blocks.step_(params, grads, momenta, target_norms=norms, **options)
+        scalars = (LR, MOMENTUM, WEIGHT_DECAY)
+        return lambda: blocks.step_(params, grads, momenta, *scalars, target_norms=norms)
 
     def moved(state: list[list[Tensor]], norm: float | None) -> Callable[[object], Verdict]:
         expected = problem.new_params(problem.random(2), problem.random(3), norm)
