@@ -14,7 +14,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 # The layers of one call, by name.
 SCENES = {
     "linear": lambda: [rows(37, 50, bias=True), rows(10, 13), rows(3, 5, bias=True), rows(1, 1)],
-    "wide": lambda: [rows(26, 128), rows(3, 287, bias=True), rows(2, 33, 3, 3)],
+    "wide": lambda: [rows(30, 287, bias=True), rows(26, 33, 3, 3), rows(5, 128)],
     "conv": lambda: [rows(30, 6, 3, 3), rows(4, 5, 1, 1), rows(3, 2, 3), rows(5, 1, 2, 2, 2)],
     "groups": lambda: [
         mk.Rows(draw(8, 3, 3, 3), groups=4),
