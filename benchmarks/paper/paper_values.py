@@ -37,10 +37,8 @@ AUTOENCODER_AXES = {
     "kfac": Axes(
         (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1), (1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0)
     ),
-    # Ours, not in the paper: Adam's learning rates, damping relative to the statistics.
-    "mbf-scale-free": Axes(
-        (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2), (3e-2, 1e-1, 3e-1, 1.0, 3.0)
-    ),
+    # Ours, not in the paper: Adam's learning rates, all else as it is by default.
+    "mbf-scale-free": Axes((1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2), (None,)),
 }
 
 _DECAYS = (1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0)
@@ -62,7 +60,7 @@ BEST_AUTOENCODER: dict[str, dict[str, tuple[float, float | None]]] = {
         "shampoo": (3e-4, 3e-4),
         "adam": (3e-4, 1e-4),
         "sgd-m": (3e-3, None),
-        "mbf-scale-free": (1e-3, 3e-1),
+        "mbf-scale-free": (1e-3, None),
     },
     "faces": {
         "mbf": (1e-6, 3e-3),
@@ -70,7 +68,7 @@ BEST_AUTOENCODER: dict[str, dict[str, tuple[float, float | None]]] = {
         "shampoo": (3e-4, 3e-4),
         "adam": (1e-4, 1e-4),
         "sgd-m": (1e-3, None),
-        "mbf-scale-free": (1e-3, 3e-1),
+        "mbf-scale-free": (1e-3, None),
     },
     "curves": {
         "mbf": (1e-5, 3e-4),
@@ -78,7 +76,7 @@ BEST_AUTOENCODER: dict[str, dict[str, tuple[float, float | None]]] = {
         "shampoo": (1e-3, 3e-3),
         "adam": (3e-4, 1e-4),
         "sgd-m": (1e-2, None),
-        "mbf-scale-free": (1e-3, 3e-1),
+        "mbf-scale-free": (1e-3, None),
     },
 }
 # (learning rate, weight decay)
@@ -114,6 +112,9 @@ BEST_CNN["simple-cnn"] = BEST_CNN["vgg11"]
 
 # Damping on CNNs is fixed, not tuned.
 CNN_DAMPING = {"adam": 1e-8, "kfac": 0.03, "shampoo": 0.01, "mbf": 0.003}
+
+# T1 and T2 of methods that do not take those of the problem.
+OWN_FREQUENCIES = {"mbf-scale-free": (10, 100)}  # MBF's defaults
 
 
 @dataclass(frozen=True)

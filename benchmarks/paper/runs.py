@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -16,7 +15,7 @@ from .methods import METHODS
 from .problems import Problem
 from .runner import Budget, GiveUp, Result, train
 from .settings import Settings
-from .store import Json, Store
+from .store import Json, Store, command_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +114,7 @@ class Experiment:
             run.key,
             result=result.as_json(),
             data=str(run.problem.data),
-            command=sys.argv,
+            command=command_line(),
             machine=self.machine,
         )
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 Json = dict[str, Any]
+
+
+def command_line() -> str:
+    """The command that runs, as somebody would repeat it: without the place of the sources."""
+    return shlex.join(["python", "-m", "benchmarks.paper", *sys.argv[1:]])
 
 
 class StoreError(Exception):

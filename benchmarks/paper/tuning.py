@@ -12,6 +12,7 @@ from .paper_values import (
     BEST_CNN,
     CNN_AXES,
     CNN_DAMPING,
+    OWN_FREQUENCIES,
     Axes,
     grid_name,
 )
@@ -126,12 +127,15 @@ def settings_at(problem: Problem, method: str, point: GridPoint, seed: int) -> S
         weight_decay = point.second or 0.0
     else:
         damping, weight_decay = point.second, 0.0
+    stats_every, inverse_every = OWN_FREQUENCIES.get(
+        method, (problem.stats_every, problem.inverse_every)
+    )
     return Settings(
         lr=point.lr,
         damping=damping,
         weight_decay=weight_decay,
-        stats_every=problem.stats_every,
-        inverse_every=problem.inverse_every,
+        stats_every=stats_every,
+        inverse_every=inverse_every,
         split_damping=not problem.classifies,
         seed=seed,
     )

@@ -29,7 +29,7 @@ from .choices import (
 )
 
 PAPER_AUTOENCODERS = ("mnist", "faces", "curves")
-COMPARED = ("mbf", "kfac", "shampoo", "adam", "sgd-m")
+COMPARED = ("mbf", "mbf-scale-free", "kfac", "shampoo", "adam", "sgd-m")
 REDUCED_SECONDS = {"mnist": 80.0, "fashion-mnist": 80.0, "faces": 100.0, "curves": 40.0}
 REDUCED_SEEDS = {"mnist": 2, "faces": 1}  # others: 3
 

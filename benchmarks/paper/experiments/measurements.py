@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.progress import TextColumn
 
 from ...common import machine
 from ...common.progress import remaining_bar
-from ..store import Json, Store
+from ..store import Json, Store, command_line
 
 # Is told the share of a measurement that is done.
 Watch = Callable[[float], None]
@@ -65,7 +64,7 @@ def carry_out(
                 watch(0.0)
                 result = one.measure(watch)
                 record = record or store.add(
-                    one.key, result=result, command=sys.argv, machine=described
+                    one.key, result=result, command=command_line(), machine=described
                 )
                 finished += 1
                 progress.update(task, completed=finished)
