@@ -114,15 +114,16 @@ class SharedState:
 
     # --- inverses -------------------------------------------------------------------------------
 
-    def mean_diagonals(self) -> Tensor:
-        """The mean diagonal element of ``G / weight`` of each layer, float64."""
-        means = []
-        weights = self.per_block(self.weights)
-        for form, stats, weight in zip(self.forms, self.matrices(self.stats), weights, strict=True):
-            traces = stats.diagonal(dim1=-2, dim2=-1).sum(dim=-1, dtype=torch.float64)
-            total = torch.where(weight > 0, traces / weight, 0.0).sum()
-            means.append(total / max(form.groups * form.columns, 1))
-        return torch.stack(means) if means else self.weights.new_zeros(0)
+    def _mean_diagonal(self, layer: int) -> Tensor:
+        """The mean diagonal element of a layer's ``G / weight``, float64."""
+        form, first = self.forms[layer], self._offsets[layer]
+        blocks = slice(self.first_block[layer], self.first_block[layer + 1])
+        weights = self.weights[blocks]
+        stats = self.stats[first : first + form.blocks * form.width**2]
+        diagonals = stats.view(-1, form.width, form.width).diagonal(dim1=-2, dim2=-1)
+        traces = diagonals.sum(dim=-1, dtype=torch.float64)
+        total = torch.where(weights > 0, traces / weights, 0.0).sum()
+        return total / max(form.groups * form.columns, 1)
 
     def invert_(
         self,
@@ -144,9 +145,6 @@ class SharedState:
         """
         device = self.stats.device
         per_layer = damping.to(device).expand(len(self.forms))
-        if relative:
-            # Above zero, so that a layer whose gradients are all zero has an inverse.
-            per_layer = (per_layer * self.mean_diagonals()).clamp(min=LEAST_RELATIVE_DAMPING)
         # Blocks of the same width are inverted together.
         by_width: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}
         for i, form in enumerate(self.forms):
@@ -161,7 +159,12 @@ class SharedState:
                 weights = self.weights[own].to(matrices.dtype)
                 matrices /= torch.where(weights > 0, weights, 1.0)[:, None, None]
             diagonal = matrices.diagonal(dim1=-2, dim2=-1)
-            diagonal += per_layer[i].to(matrices.dtype)
+            own_damping = per_layer[i]
+            if relative:
+                # Above zero, so that a layer whose gradients are all zero has an inverse.
+                own_damping = own_damping * self._mean_diagonal(i)
+                own_damping = own_damping.clamp(min=LEAST_RELATIVE_DAMPING)
+            diagonal += own_damping.to(matrices.dtype)
             found = (matrices, self.inverse[span].view(-1, d, d), self.info[own])
             if form.padding and form.groups == 1 and last == form.blocks:
                 # The last piece by itself: it may be as short as a bias.
