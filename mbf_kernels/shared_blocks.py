@@ -380,7 +380,8 @@ class SharedBlocks:
         with full_precision(self.device):
             self._state.invert_(values, bool(relative), bool(debias), blocks, function, present)
 
-    def _inverse(self, matrices: Tensor) -> tuple[Tensor, Tensor]:
+    def _inverse(self, matrices: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
+        matrices.diagonal(dim1=-2, dim2=-1).add_(damping[:, None])
         backend = backend_for(self.device, matrices.shape[-1], self.stats_dtype)
         return backend.spd_inverse(matrices, 0.0)
 

@@ -16,8 +16,9 @@ LEAST_RELATIVE_DAMPING = 1e-30
 _LinAlgError: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 SLACK = 16  # elements beyond the last matrix, since vectors are loaded whole
 
-# Takes matrices (n, d, d); returns another matrix for each, and info.
-MatrixFunction = Callable[[Tensor], tuple[Tensor, Tensor]]
+# Takes matrices (n, d, d), which it may overwrite, and what is to be added to the diagonal of each;
+# returns another matrix for each, and info.
+MatrixFunction = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass
@@ -134,7 +135,7 @@ class SharedState:
         function: MatrixFunction,
         present: Sequence[bool] | None = None,
     ) -> None:
-        """``P <- function(G + damping I)``; a matrix for which that fails keeps its ``P``.
+        """``P <- function(G, damping)``; a matrix for which that fails keeps its ``P``.
 
         Args:
             damping: float64, one value for all layers or one for each.
@@ -146,7 +147,7 @@ class SharedState:
         device = self.stats.device
         per_layer = damping.to(device).expand(len(self.forms))
         # Blocks of the same width are inverted together.
-        by_width: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}
+        by_width: dict[int, list[tuple[Tensor, Tensor, Tensor, Tensor]]] = {}
         for i, form in enumerate(self.forms):
             first, last = (min(max(end - self.first_block[i], 0), form.blocks) for end in blocks)
             if first >= last or (present is not None and not present[i]):
@@ -158,33 +159,37 @@ class SharedState:
             if debias:
                 weights = self.weights[own].to(matrices.dtype)
                 matrices /= torch.where(weights > 0, weights, 1.0)[:, None, None]
-            diagonal = matrices.diagonal(dim1=-2, dim2=-1)
             own_damping = per_layer[i]
             if relative:
                 # Above zero, so that a layer whose gradients are all zero has an inverse.
                 own_damping = own_damping * self._mean_diagonal(i)
                 own_damping = own_damping.clamp(min=LEAST_RELATIVE_DAMPING)
-            diagonal += own_damping.to(matrices.dtype)
-            found = (matrices, self.inverse[span].view(-1, d, d), self.info[own])
+            dampings = own_damping.to(matrices.dtype).expand(len(matrices))
+            found = (matrices, dampings, self.inverse[span].view(-1, d, d), self.info[own])
             if form.padding and form.groups == 1 and last == form.blocks:
                 # The last piece by itself: it may be as short as a bias.
                 short = d - form.padding
-                ends, inverses, info = (t[-1:] for t in found)
+                ends, its_damping, inverses, info = (t[-1:] for t in found)
                 by_width.setdefault(short, []).append(
-                    (ends[:, :short, :short], inverses[:, :short, :short], info)
+                    (ends[:, :short, :short], its_damping, inverses[:, :short, :short], info)
                 )
-                found = (found[0][:-1], found[1][:-1], found[2][:-1])
+                found = (found[0][:-1], found[1][:-1], found[2][:-1], found[3][:-1])
             elif form.padding:
-                # Nobody reads what padding becomes; of zeros and no damping it has no inverse.
+                # Nobody reads what padding becomes; of zeros and no damping it has no inverse. The
+                # largest element leaves the scale of the matrix as it is.
                 lasts = torch.arange(first, last, device=device) % form.pieces == form.pieces - 1
-                diagonal[lasts, d - form.padding :] = 1.0
+                diagonal = matrices.diagonal(dim1=-2, dim2=-1)
+                largest = diagonal[lasts].amax(dim=-1, keepdim=True)
+                diagonal[lasts, d - form.padding :] = torch.where(largest > 0, largest, 1.0)
             if len(found[0]):
                 by_width.setdefault(d, []).append(found)
         for group in by_width.values():
-            fresh, info = function(torch.cat([matrices for matrices, _, _ in group]))
-            sizes = [len(matrices) for matrices, _, _ in group]
+            fresh, info = function(
+                torch.cat([one[0] for one in group]), torch.cat([one[1] for one in group])
+            )
+            sizes = [len(one[0]) for one in group]
             parts = zip(torch.split(fresh, sizes), torch.split(info, sizes), strict=True)
-            for (_, inverse, own_info), (new, failed) in zip(group, parts, strict=True):
+            for (_, _, inverse, own_info), (new, failed) in zip(group, parts, strict=True):
                 torch.where((failed == 0)[:, None, None], new, inverse, out=inverse)
                 own_info.copy_(failed)
 
@@ -192,15 +197,16 @@ class SharedState:
 def matrix_power(power: float) -> MatrixFunction:
     """Real powers of symmetric positive definite matrices, through their eigenvalues."""
 
-    def function(matrices: Tensor) -> tuple[Tensor, Tensor]:
-        finite = matrices.isfinite().flatten(1).all(dim=1)
+    def function(matrices: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
+        finite = matrices.isfinite().flatten(1).all(dim=1) & damping.isfinite()
         identity = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
+        # Eigenvalues have rounding errors in units of the largest one, which can be far above the
+        # damping. So the damping is added to them, not to the matrix.
         values, vectors = _eigh(torch.where(finite[:, None, None], matrices, identity))
-        # What rounding can make of an eigenvalue of zero. A larger one that is negative is no
-        # rounding error: the matrix is not positive definite.
-        unseen = torch.finfo(values.dtype).eps * matrices.shape[-1] * values[:, -1:]
-        good = finite & (values[:, 0] > -unseen[:, 0])
-        values = torch.maximum(values, unseen)
+        rounding = torch.finfo(values.dtype).eps * matrices.shape[-1] * values[:, -1:].abs()
+        values = torch.where(values.abs() < rounding, values.clamp(min=0.0), values)
+        values = values + damping[:, None]
+        good = finite & (values[:, 0] > 0)
         powers = torch.where(good[:, None], values, 1.0) ** power
         good &= powers.isfinite().all(dim=1)
         result = (vectors * powers[:, None, :]) @ vectors.mT
@@ -212,11 +218,13 @@ def matrix_power(power: float) -> MatrixFunction:
 def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues and eigenvectors; the values are NaN where they cannot be found.
 
-    One matrix of a batch for which LAPACK finds none makes torch raise for all of them.
+    One matrix of a batch for which LAPACK finds none makes torch raise for all of them, and some
+    versions of LAPACK return NaN for a matrix that is finite.
     """
     try:
         values, vectors = torch.linalg.eigh(matrices)
-        return values, vectors
+        if not values.isnan().any():
+            return values, vectors
     except _LinAlgError:
         pass
     found = [_eigh_of_one(matrix) for matrix in matrices]

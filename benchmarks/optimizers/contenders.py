@@ -24,11 +24,13 @@ BARE_LR = 1e-4
 GRAFT_LR = 1e-3
 ADAM_LR = 1e-3
 SGD_LR = 1e-2
+MIDDLE_BLOCK = 64
 NARROW_BLOCK = 32
 
 MBF_BARE = "MBF"
 MBF_GRAFT = "MBF graft"
 MBF_BF16 = "MBF bf16 inverse"
+MBF_MIDDLE = "MBF graft, max_block 64"
 MBF_NARROW = "MBF graft, max_block 32"
 MBF_OWN = "MBF graft, own kernels"
 MBF_STAGGERED = "MBF graft, staggered"
@@ -106,12 +108,14 @@ def everyone() -> list[Contender | Absent]:
         linear_power=-0.5,
         nesterov=True,
     )
+    middle = replace(graft, conv_block=MIDDLE_BLOCK, linear_block=MIDDLE_BLOCK)
     narrow = replace(graft, conv_block=NARROW_BLOCK, linear_block=NARROW_BLOCK)
     own = MbfRule(GRAFT_LR, graft=True, nesterov=True)
     return [
         _mbf(MBF_BARE, bare),
         _mbf(MBF_BF16, bare, inverse_dtype=torch.bfloat16),
         _mbf(MBF_GRAFT, graft),
+        _mbf(MBF_MIDDLE, middle, max_block=MIDDLE_BLOCK),
         _mbf(MBF_NARROW, narrow, max_block=NARROW_BLOCK),
         _mbf(MBF_OWN, own, conv="kernel", max_block=None, power=-1.0),
         _mbf(MBF_STAGGERED, graft, stagger=True),

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .options import OPTIONS, SHAPING_OPTIONS, ParamGroup, check_options, power_of
+from .options import OPTIONS, SHAPING_OPTIONS, ParamGroup, check_options, shape_of
 
 # The state of parameters, as engines export and load it.
 States = dict[Tensor, dict[str, Any]]
@@ -28,6 +28,9 @@ FORMAT = 2
 # in another.
 _MUST_AGREE = tuple(name for name in SHAPING_OPTIONS if name != "inverse_dtype")
 
+# What versions did that had no such option.
+_OF_OLDER_VERSIONS = {"power": -1.0, "nesterov": False}
+
 
 def saved_form(group: dict[str, Any]) -> dict[str, Any]:
     """A group for a checkpoint: of plain values only, as torch's checkpoint tools want them."""
@@ -45,12 +48,12 @@ def states_by_parameter(state_dict: Mapping[str, Any], groups: Sequence[ParamGro
             f"state_dict: expected parameter groups of {sizes} tensors, got {saved_sizes}"
         )
     for i, (group, saved) in enumerate(zip(groups, saved_groups, strict=True)):
-        if "power" not in saved:  # of a version whose power was always -1
-            saved = {**saved, "power": None if _inverts(group) else -1.0}
+        whole = {**group, **_OF_OLDER_VERSIONS, **saved}
+        wanted, found = shape_of(group), shape_of(whole)
         for name in _MUST_AGREE:
-            if name in saved and saved[name] != group[name]:
+            if found[name] != wanted[name]:
                 raise ValueError(
-                    f"state_dict: group {i} was saved with {name}={saved[name]!r}, this "
+                    f"state_dict: group {i} was saved with {name}={whole[name]!r}, this "
                     f"optimizer has {name}={group[name]!r}"
                 )
     state = state_dict["state"]
@@ -60,11 +63,6 @@ def states_by_parameter(state_dict: Mapping[str, Any], groups: Sequence[ParamGro
             if state.get(i):  # torch's tools leave an empty entry where there is no state
                 states[param] = _upgraded(state[i], saved)
     return states
-
-
-def _inverts(group: ParamGroup) -> bool:
-    """Whether the power is -1 in all layers by default."""
-    return group["power"] is None and power_of(group, "linear") == -1.0
 
 
 def _upgraded(entry: Any, group: ParamGroup) -> Any:
@@ -114,12 +112,13 @@ def merged_groups(
 ) -> list[dict[str, Any]]:
     """The saved groups, complete and with every option checked.
 
-    An option that a group was saved without, by an earlier version, keeps its present value, and so
-    does ``inverse_dtype``: it is a choice of the present run.
+    An option that a group was saved without, by an earlier version, has the value that this version
+    stepped with, if there was one, and else keeps its present one. So does ``inverse_dtype``: it is
+    a choice of the present run.
     """
     merged = []
     for i, (saved, group) in enumerate(zip(state_dict["param_groups"], groups, strict=True)):
-        options = {name: group[name] for name in OPTIONS}
+        options = {name: group[name] for name in OPTIONS} | _OF_OLDER_VERSIONS
         whole = {**options, **saved, "inverse_dtype": group["inverse_dtype"]}
         try:
             check_options(whole)

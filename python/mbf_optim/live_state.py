@@ -112,7 +112,7 @@ class LiveState:
 
     def add_group(self, group: ParamGroup, layers: Sequence[Layer]) -> None:
         layers = as_elsewhere(layers, self._roles())
-        self.groups.append(GroupState(group, layers, OptionWatch()))
+        self.groups.append(GroupState(group, layers, OptionWatch(group)))
 
     def _roles(self) -> list[Layer]:
         """What is known of the parameters of all groups, and of those that have left them."""
@@ -227,7 +227,7 @@ class LiveState:
                 made.append(known[0].following(group, roles))
             else:
                 layers = follow([], [], group["params"], roles)
-                made.append(GroupState(group, layers, OptionWatch()))
+                made.append(GroupState(group, layers, OptionWatch(group)))
                 made[-1].options.check(i, group, has_state=False)
         for own in made:
             own.make_engines(saved, wanted, present)
@@ -250,6 +250,9 @@ class LiveState:
         alone = left & {p for layer in self._joined() for p in layer.parameters}
         gone = [role for role in self._roles() if id(role.weight) not in stays]
         self.groups = groups
+        for own in groups:
+            if own.engines:
+                own.options.made_state(own.group)
         live = {
             id(p) for engine in self.engines for layer in engine.layers for p in layer.parameters
         }

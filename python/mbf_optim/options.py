@@ -143,9 +143,10 @@ class OptionWatch:
     all the time, is checked by itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, group: ParamGroup) -> None:
         self._seen: list[Any] = []  # the values of all options but lr
-        self._shaping: list[Any] = []  # those of SHAPING_OPTIONS
+        self._graft = group.get("graft")  # of which other options have their defaults
+        self._shape: dict[str, Any] = {}  # what the state was made with
 
     def check(self, index: int, group: ParamGroup, has_state: bool) -> None:
         """Raises if the ``index``-th group has an option that cannot be stepped with."""
@@ -165,13 +166,24 @@ class OptionWatch:
             raise type(error)(f"group {index}: {error}") from None
         if known:
             return
-        for name, before in zip(SHAPING_OPTIONS, self._shaping, strict=False):
-            if has_state and group[name] != before:
+        if group["graft"] != self._graft:
+            raise ValueError(
+                f"group {index}: graft was {self._graft!r} when the group was made, and is now "
+                f"{group['graft']!r}; the defaults of other options depend on it, so make a new "
+                "optimizer to change it"
+            )
+        shape = shape_of(group)
+        for name, before in self._shape.items():
+            if has_state and shape[name] != before:
                 raise ValueError(
-                    f"group {index}: {name} was {before!r} when the state was made, and is now "
-                    f"{group[name]!r}; make a new optimizer to change it"
+                    f"group {index}: {name} was {_shown(before)} when the state was made, and is "
+                    f"now {_shown(shape[name])}; make a new optimizer to change it"
                 )
-        self._seen, self._shaping = values, [group[name] for name in SHAPING_OPTIONS]
+        self._seen = values
+
+    def made_state(self, group: ParamGroup) -> None:
+        """Remembers the options that the state of a group has its shape from."""
+        self._shape = shape_of(group)
 
 
 # --- resolving --------------------------------------------------------------------------------
@@ -221,6 +233,25 @@ def damping_of(group: ParamGroup, power: float = -1.0) -> tuple[float, bool]:
         if graft:
             damping = GRAFT_DAMPING if power == -1.0 else GRAFT_ROOT_DAMPING
     return damping, graft if scale is None else scale == "layer"
+
+
+def shape_of(group: ParamGroup) -> dict[str, Any]:
+    """What :data:`SHAPING_OPTIONS` mean, by name: several values can mean the same."""
+    families = ("conv", "linear")
+    return {name: group[name] for name in SHAPING_OPTIONS} | {
+        "max_block": tuple(max_block_of(group, family) for family in families),
+        "power": tuple(power_of(group, family) for family in families),
+    }
+
+
+def _shown(value: Any) -> str:
+    """A value of :func:`shape_of` in a message."""
+    if not isinstance(value, tuple):
+        return repr(value)
+    of_convolutions, of_linear = value
+    if of_convolutions == of_linear:
+        return repr(of_linear)
+    return f"{of_convolutions!r} in convolutions and {of_linear!r} in linear layers"
 
 
 def schedule_of(group: ParamGroup, warm: bool, stagger: bool) -> Schedule:

@@ -133,21 +133,32 @@ def test_a_power_that_is_none_is_refused(power):
 # --- checkpoints ------------------------------------------------------------------------------
 
 
-def saved_without_power(opt):
+def saved_by_an_older_version(opt):
     state = copy.deepcopy(opt.state_dict())
     for group in state["param_groups"]:
-        del group["power"]
+        del group["power"], group["nesterov"]
+        if group["max_block"] == "auto":  # which has a meaning of its own since then
+            assert group["graft"] is None
+            group["max_block"] = None
     return state
 
 
-@pytest.mark.parametrize("options", [{}, {"graft": "adam", "power": -1.0, "conv": "kernel"}])
-def test_an_inverse_saved_before_there_were_powers_goes_on(options):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"graft": "adam", "power": -1.0, "conv": "kernel", "max_block": None},
+        {"graft": "adam", "power": -1.0, "max_block": 64},
+    ],
+)
+def test_a_run_of_an_older_version_goes_on(options):
+    """It knew neither powers nor Nesterov's momentum, and had other defaults."""
     model = network()
-    opt = MBF(model, **SCHEDULE, **options)
+    opt = MBF(model, nesterov=False, **SCHEDULE, **options)
     take_steps(model, opt, range(4))
     other_model = copy.deepcopy(model)
     other = MBF(other_model, **SCHEDULE, **options)
-    other.load_state_dict(saved_without_power(opt))
+    other.load_state_dict(saved_by_an_older_version(opt))
     for m, o in ((model, opt), (other_model, other)):
         take_steps(m, o, range(4, 9))
     assert_same_bits(values(model), values(other_model))
@@ -155,8 +166,27 @@ def test_an_inverse_saved_before_there_were_powers_goes_on(options):
 
 def test_an_inverse_is_not_taken_for_a_root():
     model = network()
-    opt = MBF(model, graft="adam", power=-1.0, **SCHEDULE)
+    opt = MBF(model, graft="adam", power=-1.0, max_block=64, **SCHEDULE)
     take_steps(model, opt, range(4))
-    other = MBF(model, graft="adam", **SCHEDULE)
+    other = MBF(model, graft="adam", max_block=64, **SCHEDULE)
     with pytest.raises(ValueError, match=r"saved with power=-1.0, this optimizer has power=None"):
-        other.load_state_dict(saved_without_power(opt))
+        other.load_state_dict(saved_by_an_older_version(opt))
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded"),
+    [
+        ({"max_block": None}, {}),
+        ({"graft": "adam"}, {"graft": "adam", "power": None}),
+        ({"graft": "adam", "fc": "row", "power": -1.0}, {"graft": "adam", "fc": "row"}),
+    ],
+)
+def test_a_default_that_is_written_out_is_the_same(saved, loaded):
+    model, other_model = network(), network()
+    opt, other = MBF(model, **SCHEDULE, **saved), MBF(other_model, **SCHEDULE, **loaded)
+    take_steps(model, opt, range(3))
+    other_model.load_state_dict(model.state_dict())
+    other.load_state_dict(opt.state_dict())
+    for m, o in ((model, opt), (other_model, other)):
+        take_steps(m, o, range(3, 6))
+    assert_same_bits(values(model), values(other_model))

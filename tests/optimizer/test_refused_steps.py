@@ -130,7 +130,6 @@ def test_an_invalid_option_is_refused_by_the_step(name, steps):
         {"conv": "filter"},
         {"fc": "row"},
         {"max_block": 2},
-        {"graft": "adam"},
         {"inverse_dtype": torch.bfloat16},
     ],
     ids=str,
@@ -145,6 +144,32 @@ def test_an_option_that_shapes_the_state_cannot_change_later(change):
     opt.param_groups[0][name] = before
     set_gradients(model, gradients(model, 1))
     assert_refused_options(model, opt, f"group 0: {name} was .* when the state was made")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"fc": "row"}, {"max_block": 2}, {"power": -0.5}, {"inverse_dtype": torch.bfloat16}],
+    ids=str,
+)
+def test_an_option_that_shapes_the_state_cannot_change_after_loading(change):
+    model = simple()
+    saved = MBF(model, **SCHEDULE)
+    take_steps(model, saved, range(2))
+    opt = MBF(model, **SCHEDULE)
+    opt.load_state_dict(saved.state_dict())
+    opt.param_groups[0].update(change)
+    set_gradients(model, gradients(model, 2))
+    assert_refused_options(model, opt, f"group 0: {next(iter(change))} was .* when the state was")
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_graft_cannot_be_edited_since_other_defaults_depend_on_it(steps):
+    model = simple()
+    opt = MBF(model, **SCHEDULE)
+    take_steps(model, opt, range(steps))
+    opt.param_groups[0]["graft"] = "adam"
+    set_gradients(model, gradients(model, steps))
+    assert_refused_options(model, opt, "group 0: graft was None when the group was made")
 
 
 def assert_refused_options(model, opt, match):
