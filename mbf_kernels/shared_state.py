@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from .lapack import over_chunks
 from .rows import RowForm
 
 LEAST_RELATIVE_DAMPING = 1e-30
@@ -197,7 +199,7 @@ class SharedState:
 def matrix_power(power: float) -> MatrixFunction:
     """Real powers of symmetric positive definite matrices, through their eigenvalues."""
 
-    def function(matrices: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
+    def of_chunk(matrices: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
         finite = matrices.isfinite().flatten(1).all(dim=1) & damping.isfinite()
         identity = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
         # Eigenvalues have rounding errors in units of the largest one, which can be far above the
@@ -212,7 +214,7 @@ def matrix_power(power: float) -> MatrixFunction:
         result = (vectors * powers[:, None, :]) @ vectors.mT
         return result, torch.where(good, 0, 1).to(torch.int32)
 
-    return function
+    return partial(over_chunks, of_chunk)
 
 
 def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:

@@ -211,15 +211,18 @@ def test_any_strides_give_the_bits_of_contiguous_tensors(backend, device, scene,
             assert torch.equal(one, other)
 
 
-def test_threads_do_not_change_the_bits(extension, threads):
+@pytest.mark.parametrize(("max_block", "power"), [(32, -1.0), (128, -1.0), (128, -0.5)])
+def test_threads_do_not_change_the_bits(extension, threads, max_block, power):
     results = []
     for count in (1, 2):
         threads(count)
         torch.manual_seed(0)
-        setting = Setting([rows(300, 200, bias=True), rows(64, 32, 3, 3)], 32, torch.float32)
+        layers = [rows(300, 700, bias=True), rows(64, 32, 3, 3)]
+        setting = Setting(layers, max_block, torch.float32)
         for _ in range(3):
             setting.blocks.fused_step_(
                 setting.params, setting.gradients(), setting.momenta, lr=0.1, damping=0.1,
+                power=power,
                 second_moments=setting.squares, target_norms=setting.target_norms,
                 refresh_target_norms=True,
             )  # fmt: skip

@@ -30,7 +30,7 @@ class SharedCall(GuardedCall):
         self.dtype = rng.choice([torch.float32] * 3 + [torch.float64, *SHORT])
         self.wide = torch.float64 if self.dtype == torch.float64 else torch.float32
         layers = [self._layer() for _ in range(rng.randint(1, 3))]
-        self.d = rng.choice([1, 5, 8, 16, 17, 40, 128])
+        self.d = rng.choice([1, 5, 8, 16, 17, 40, 128, 136, 288])
         self.forms = [RowForm.of(layer, self.d) for layer in layers]
         self.counts = [form.fields for form in self.forms]
         self.valid = rng.random() < 0.35
@@ -39,7 +39,7 @@ class SharedCall(GuardedCall):
 
     def _layer(self):
         rng = self.rng
-        a, b, k = rng.choice([0, 1, 2, 5, 30]), rng.choice([1, 3, 9, 20, 130]), rng.choice([1, 2])
+        a, b, k = rng.choice([0, 1, 2, 5, 30]), rng.choice([1, 3, 9, 20, 130, 300]), rng.choice([1, 2])
         kind = rng.choice(["linear", "bias", "conv", "groups", "transposed", "kernels"])
         if kind in ("linear", "bias"):
             return mk.Rows(torch.empty(a, b), torch.empty(a) if kind == "bias" else None)
