@@ -39,7 +39,11 @@ class SharedCall(GuardedCall):
 
     def _layer(self):
         rng = self.rng
-        a, b, k = rng.choice([0, 1, 2, 5, 30]), rng.choice([1, 3, 9, 20, 130, 300]), rng.choice([1, 2])
+        a, b, k = (
+            rng.choice([0, 1, 2, 5, 30]),
+            rng.choice([1, 3, 9, 20, 130, 300]),
+            rng.choice([1, 2]),
+        )
         kind = rng.choice(["linear", "bias", "conv", "groups", "transposed", "kernels"])
         if kind in ("linear", "bias"):
             return mk.Rows(torch.empty(a, b), torch.empty(a) if kind == "bias" else None)

@@ -179,6 +179,22 @@ def assert_refused_options(model, opt, match):
     assert_same_bits(values(model), start)
 
 
+def test_a_step_is_not_captured_in_a_cuda_graph(monkeypatch):
+    """A replay would repeat the captured step, whatever the schedule says."""
+    model = simple()
+    opt = MBF(model, **SCHEDULE)
+    take_steps(model, opt, range(1))
+    start = values(model)
+    set_gradients(model, gradients(model, 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.backends.cuda, "is_built", lambda: True)
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        with pytest.raises(RuntimeError, match="captured in a CUDA graph"):
+            opt.step()
+    assert_same_bits(values(model), start)
+    assert opt.diagnostics()["steps"] == 1
+
+
 def test_options_that_may_change_take_effect():
     model = simple()
     opt = MBF(model, **SCHEDULE)
