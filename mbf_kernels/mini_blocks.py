@@ -384,9 +384,11 @@ class MiniBlocks:
 
     def _on_device(self, value: float | Tensor | Part) -> Tensor:
         """A scalar as float64 on the device; 1 for ``(i, n)``."""
-        if isinstance(value, tuple):
-            value = True
-        return torch.as_tensor(value, dtype=torch.float64, device=self.device).reshape(())
+        if isinstance(value, Tensor) and value.device.type != "cpu":
+            return value.detach().to(self.device, torch.float64).reshape(())
+        number = 1.0 if isinstance(value, tuple) else float(value)
+        # A copy of a host value would wait for the stream; a fill is a launch like any other.
+        return torch.full((), number, dtype=torch.float64, device=self.device)
 
     def _target_values(self, target_norms: Tensor | None, refresh: bool) -> Tensor | None:
         """The norms as float64 on the device; the caller's own tensor if it is refreshed."""

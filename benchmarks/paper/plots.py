@@ -22,6 +22,8 @@ from .store import Json
 from .tuning import GridPoint, point_of
 
 DPI = 130
+LANDSCAPES_IN_A_ROW = 3
+MANY_RATES = 6  # beyond that, figures stand upright in their cells
 Row = tuple[str, str, Callable[[float], float] | None]  # column, label, change of the values
 AXES = (("epoch", "epochs"), ("seconds", "process time of the training, seconds"))
 
@@ -82,9 +84,12 @@ def write_landscapes(
 
     A run that was abandoned is hatched and shows its last figure; one that diverged has a cross.
     """
-    figure, panels = plt.subplots(
-        1, len(grids), figsize=(1.0 + 4.2 * len(grids), 4.6), layout="constrained", squeeze=False
-    )
+    columns = min(LANDSCAPES_IN_A_ROW, len(grids))
+    rows = math.ceil(len(grids) / columns)
+    size = (1.0 + 4.0 * columns, 0.4 + 3.6 * rows)
+    figure, panels = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    for axes in panels.flat[len(grids) :]:
+        axes.set_visible(False)
     values = [
         value
         for _, records in grids
@@ -92,7 +97,7 @@ def write_landscapes(
         if (value := _figure(record, problem)) is not None
     ]
     norm = _norm(values, problem)
-    for axes, (title, records) in zip(panels[0], grids, strict=True):
+    for axes, (title, records) in zip(panels.flat, grids, strict=False):
         _landscape(axes, records, problem, norm)
         axes.set_title(title, fontsize=10)
     figure.suptitle(f"{problem.title} ({where})", fontsize=11)
@@ -144,10 +149,11 @@ def _landscape(axes: Any, records: Sequence[Json], problem: Problem, norm: Norma
         axes.text(
             x,
             y,
-            f"{value:.3g}",
+            f"{value:.3g}" if value < 1e4 else "> 1e4",
             ha="center",
             va="center",
             fontsize=8,
+            rotation=90 if len(rates) > MANY_RATES else 0,
             color="white" if light_text else "black",
         )
     axes.set_xlim(-0.5, len(rates) - 0.5)

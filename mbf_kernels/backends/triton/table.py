@@ -76,7 +76,7 @@ class HostTable:
 
     def refresh(self, values: Sequence[float]) -> Tensor:
         """The table with these values; copies them only if they are new."""
-        capturing = self._copy.is_cuda and torch.cuda.is_current_stream_capturing()
+        capturing = _is_capturing(self._copy)
         if values != self._values:
             self._values = values
             host = torch.tensor(values, dtype=self._copy.dtype, device="cpu")
@@ -93,7 +93,12 @@ class HostTable:
             # A graph reads this memory whenever it is replayed, so it is kept and not reused.
             self._of_graphs.append(self._copy)
             self._in_graph = True
+            self._values = None  # until then it holds nothing: the copy was recorded, not made
         return self._copy
+
+
+def _is_capturing(tensor: Tensor) -> bool:
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 class StateTables:
