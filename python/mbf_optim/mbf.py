@@ -214,7 +214,8 @@ class MBF(torch.optim.Optimizer):
             closure: evaluates the model, calls ``backward()`` and returns the loss, which this
                 method then returns too.
         """
-        if torch.backends.cuda.is_built() and torch.cuda.is_current_stream_capturing():
+        built = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]  # torch has no types here
+        if built and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
                 "MBF.step cannot be captured in a CUDA graph: the host decides what a step does "
                 "(its number, the schedule, the learning rate), and every replay would repeat this "
