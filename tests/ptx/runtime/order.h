@@ -1,0 +1,67 @@
+// Which accesses happen before others: the order that barriers, fences and atomics make.
+//
+// One clock counts the synchronisations of a launch; since only one thread runs at a time, every
+// access has a time. What a thread knows of another one is a time, too: all that the other one did
+// until then has happened before. A barrier tells all threads of a block the same about each other,
+// so the block keeps that time for all of them, and a warp likewise. The rest, what atomics bring
+// from elsewhere, is in a view.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "thread.h"
+
+namespace ptx {
+
+using Time = u32;
+
+// Times by thread, warp or block, ascending by key. Views are shared and never change.
+using View = std::vector<std::pair<u64, Time>>;
+using ViewPointer = std::shared_ptr<const View>;
+
+// What a thread knows beyond its block's barriers and its warp's.
+struct Knowledge {
+  ViewPointer view;
+  // Of the values that it has read by strong loads and atomics; a fence adds them to the view.
+  ViewPointer seen_by_device, seen_by_block;
+  // What it knew at its last fence: its strong stores and atomics release this.
+  ViewPointer fenced_for_device, fenced_for_block;
+};
+
+class HappensBefore {
+ public:
+  explicit HappensBefore(u32 threads_per_block) : threads_(threads_per_block) {}
+
+  Time now() const { return clock_; }
+  u32 thread_number(const Thread& t) const;
+  u32 block_of(u32 thread) const { return thread / threads_; }
+  u32 warp_of(u32 thread) const;  // numbered through all blocks
+
+  // Whether everything that `thread` did until `time` has happened before what `t` does now.
+  bool knows(const Thread& t, u32 thread, Time time) const;
+
+  void barrier(Block& block);
+  void warp_barrier(Warp& warp, u32 lanes);
+  void fence(Thread& t, u32 how);
+  void strong_access(Thread& t, u64 address, u32 how);
+  void weak_store(u64 address);
+  void forget(u64 address, u64 size);
+
+ private:
+  // What the last store to an address, and the atomics since, have released.
+  struct Released {
+    ViewPointer to_device, to_block;
+    u32 block;
+  };
+
+  ViewPointer all_that_is_known(const Thread& t) const;
+
+  u32 threads_;
+  Time clock_ = 1;
+  std::unordered_map<u64, Released> released_;
+};
+
+}  // namespace ptx
