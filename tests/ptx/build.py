@@ -19,7 +19,7 @@ COMMON = ("g++", "-std=c++20", "-shared", "-fPIC", "-mfma", "-mf16c", "-ffp-cont
 # Overflow wraps. Half of the time goes into optimisations that do not pay here, but without any of
 # them the code is thirty times slower.
 KERNEL_FLAGS = (*COMMON, "-O1", "-w", "-fwrapv", "-fno-strict-aliasing", "-fno-math-errno")
-RUNTIME_FLAGS = (*COMMON, "-O2", "-Wall", "-Wextra", "-Werror")
+RUNTIME_FLAGS = (*COMMON, "-O2", "-flto", "-fno-semantic-interposition", "-Wall", "-Wextra")
 
 
 @dataclass

@@ -142,7 +142,8 @@ class Kernel:
         facts = self.facts
         threads = prod(block)
         if facts.required_threads and tuple(facts.required_threads) != block:
-            raise PtxError(f"{self.name}: expected a block {facts.required_threads}, got {block}")
+            wanted = tuple(facts.required_threads)
+            raise PtxError(f"{self.name}: expected a block {wanted}, got {block}")
         if not 0 < threads <= (facts.most_threads or MOST_THREADS):
             most = facts.most_threads or MOST_THREADS
             raise PtxError(f"{self.name}: expected 1 to {most} threads, got {threads}")

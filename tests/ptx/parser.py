@@ -173,6 +173,7 @@ class _Parser:
         while len(self.scopes) > depth:
             self.statement(kernel)
         self.scopes.pop()
+        _drop_unused_places(kernel)
         return kernel
 
     def kernel_directive(self, kernel: Kernel) -> None:
@@ -284,6 +285,13 @@ class _Parser:
             if name in scope:
                 return scope[name]
         return Special(name) if name.startswith("%") else Label(name)
+
+
+def _drop_unused_places(kernel: Kernel) -> None:
+    """Labels for debuggers would look like places where control flow meets."""
+    instructions = [step for step in kernel.body if isinstance(step, Instruction)]
+    targets = {x.name for step in instructions for x in step.operands if isinstance(x, Label)}
+    kernel.body = [x for x in kernel.body if isinstance(x, Instruction) or x.name in targets]
 
 
 def _number(text: str) -> Integer | FloatBits:

@@ -11,7 +11,8 @@ TOKEN = re.compile(
     r"""
     (?P<newline>\n)
   | (?P<space>[ \t\r]+)
-  | (?P<number>0[fF][0-9a-fA-F]{8} | 0[dD][0-9a-fA-F]{16} | 0[xX][0-9a-fA-F]+U? | [0-9]+U?)
+  | (?P<number>0[fF][0-9a-fA-F]{8} | 0[dD][0-9a-fA-F]{16} | 0[xX][0-9a-fA-F]+U? | 0[bB][01]+U?
+               | [0-9]+U?)
   | (?P<word>[.%$_A-Za-z][\w$%]*(?:(?:\.|::)[\w$]+)*)
   | (?P<string>"[^"\n]*")
   | (?P<mark>[{}\[\](),;:|!@+\-=<>])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from tests.ptx.expressions import c_name
 from tests.ptx.instructions import arithmetic, control, memory, moves  # noqa: F401 (register)
 from tests.ptx.instructions.control import c_label
+from tests.ptx.instructions.memory import late_name
 from tests.ptx.instructions.registry import Code, statement
 from tests.ptx.parser import parse
 from tests.ptx.program import (
@@ -109,7 +110,10 @@ def _function(kernel: Kernel, symbol: str, counting: bool, translation: Translat
             lines.append(f"  alignas(16) u8 {c_name(variable)}[{variable.size}];")
         elif variable.space != "shared":
             raise UnsupportedError(f"variables in .{variable.space} of a kernel")
+    lines += [f"  const u8* {late_name(load)};" for load in code.late]
     for index, step in enumerate(kernel.body):
+        if index in code.late:
+            lines.append(f"  {late_name(index)} = nullptr;")
         if isinstance(step, Place):
             lines.append(f" {c_label(step.name)}:;")
             continue

@@ -7,6 +7,7 @@ from tests.ptx.program import (
     Address,
     Instruction,
     Label,
+    Operand,
     Pair,
     UnsupportedError,
     Variable,
@@ -104,20 +105,49 @@ def shuffle(code: Code, x: Instruction) -> str:
     return f"{{ {gives} {wait} {results} }}"
 
 
-@translates("ldmatrix", "sync aligned m8n8 x1 x2 x4 trans shared shared::*")
+MATRICES = "sync aligned m8n8 x1 x2 x4 trans shared shared::*"
+
+
+@translates("ldmatrix", MATRICES)
 def load_matrices(code: Code, x: Instruction) -> str:
-    target, source = x.operands
-    if type_of(x) != "b16" or not isinstance(target, Vector) or not isinstance(source, Address):
-        raise refuse(type_of(x), x)
-    count = next(int(name[1]) for name in ("x1", "x2", "x4") if x.has(name))
-    offset = f"u64({code.value(source.base, 'u32')}) + u64({source.offset}ll)"
-    row = f"u64(shared<kLoad>(t, {offset}, 16, {x.line}))"
-    variant = count | (16 if x.has("trans") else 0)
+    target, address = x.operands
     results = " ".join(
-        code.assigned(item, f"u32(t->result[{i}])", "b32") for i, item in enumerate(target.items)
+        code.assigned(item, f"u32(t->result[{i}])", "b32")
+        for i, item in enumerate(_registers_of(x, target))
     )
-    # Lanes beyond the rows of the matrices have no address.
-    return (
-        f"{{ if (t->lane < {8 * count}) t->given[0] = {row}; "
-        f"collective(t, {ALL_LANES}, load_matrices, {variant}, {x.line}); {results} }}"
+    return f"{{ {_rows(code, x, address, 'kLoad')} {_collective(x, 'load_matrices')} {results} }}"
+
+
+@translates("stmatrix", MATRICES)
+def store_matrices(code: Code, x: Instruction) -> str:
+    address, source = x.operands
+    gives = " ".join(
+        f"t->given[{i + 1}] = {code.value(item, 'b32')};"
+        for i, item in enumerate(_registers_of(x, source))
     )
+    rows = _rows(code, x, address, "kStore | kWaiting")
+    return f"{{ {rows} {gives} {_collective(x, 'store_matrices')} }}"
+
+
+def _registers_of(x: Instruction, operand: Operand) -> tuple[Operand, ...]:
+    if type_of(x) != "b16" or not isinstance(operand, Vector):
+        raise refuse(type_of(x), x)
+    return operand.items
+
+
+def _matrices(x: Instruction) -> int:
+    return next(int(name[1]) for name in ("x1", "x2", "x4") if x.has(name))
+
+
+def _rows(code: Code, x: Instruction, operand: Operand, how: str) -> str:
+    """Every lane gives the address of a row; lanes beyond the rows of the matrices have none."""
+    if not isinstance(operand, Address):
+        raise UnsupportedError(f"an address {operand}")
+    offset = f"u64({code.value(operand.base, 'u32')}) + u64({operand.offset}ll)"
+    row = f"u64(shared<{how}>(t, {offset}, 16, {x.line}))"
+    return f"if (t->lane < {8 * _matrices(x)}) t->given[0] = {row};"
+
+
+def _collective(x: Instruction, function: str) -> str:
+    variant = _matrices(x) | (16 if x.has("trans") else 0)
+    return f"collective(t, {ALL_LANES}, {function}, {variant}, {x.line});"

@@ -29,14 +29,23 @@ def load(code: Code, x: Instruction) -> str:
     type_ = type_of(x)
     targets = _items(x.operands[0])
     held, size = held_as(type_), size_of(type_)
-    pointer = _pointer(code, x, x.operands[1], "kLoad", size * len(targets))
-    if len(targets) == 1:
+    is_late = code.index in code.late
+    kind = "kLoad | kLate" if is_late else "kLoad"
+    pointer = _pointer(code, x, x.operands[1], kind, size * len(targets))
+    if is_late:
+        pointer = f"{late_name(code.index)} = {pointer}"
+    elif len(targets) == 1:
         return code.assigned(targets[0], f"load<{held}>({pointer})", type_)
     loads = [
         code.assigned(target, f"load<{held}>(from + {size * i})", type_)
         for i, target in enumerate(targets)
     ]
     return f"{{ const u8* from = {pointer}; {' '.join(loads)} }}"
+
+
+def late_name(index: int) -> str:
+    """The variable for the address of a load that counts only where a store needs it."""
+    return f"late_{index}"
 
 
 @translates("st", f"{SPACES} weak {STRONG} {SCOPES} {HINTS} v2 v4")
@@ -49,7 +58,19 @@ def store(code: Code, x: Instruction) -> str:
         f"store<{held}>(to + {size * i}, {held}({code.value(source, type_)}));"
         for i, source in enumerate(sources)
     ]
-    return f"{{ u8* to = {pointer}; {' '.join(stores)} }}"
+    needs = "".join(
+        f"needed(t, {late_name(load)}, {_bytes_of_load(code, load)}); "
+        for load, users in code.late.items()
+        if code.index in users
+    )
+    return f"{{ {needs}u8* to = {pointer}; {' '.join(stores)} }}"
+
+
+def _bytes_of_load(code: Code, index: int) -> str:
+    """The size and the line of a load."""
+    x = code.kernel.body[index]
+    assert isinstance(x, Instruction)
+    return f"{size_of(type_of(x)) * len(_items(x.operands[0]))}, {x.line}"
 
 
 ATOMICS = {

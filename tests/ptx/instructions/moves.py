@@ -86,6 +86,8 @@ def _converted(code: Code, x: Instruction, to: str, source: str) -> str:
         if source != "f32":
             raise refuse(source, x)
         return _shortened(value, to)
+    if source in SHORT_FLOATS or to in SHORT_FLOATS or 1 in (BITS[to], BITS[source]):
+        raise refuse(f"{source} to {to}", x)
     if to in FLOATS:
         if source in FLOATS and rounding:
             value = f"std::{rounding}({value})"
@@ -94,8 +96,6 @@ def _converted(code: Code, x: Instruction, to: str, source: str) -> str:
         if rounding is None:
             raise refuse(to, x)
         return f"to_integer<{computed_as(to)}>(std::{rounding}(double({value})))"
-    if BITS[to] == 1 or BITS[source] == 1:
-        raise refuse(to, x)
     return f"{computed_as(to)}({value})"
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tests.ptx.expressions import Expressions
 from tests.ptx.program import Instruction, Kernel, Operand, Place, UnsupportedError
+from tests.ptx.replicas import needed_by
 from tests.ptx.scalars import BITS
 
 
@@ -17,12 +18,13 @@ class Code:
     kernel: Kernel
     expressions: Expressions
     places: dict[str, int]  # labels and their indices in the body
+    late: dict[int, list[int]]  # indices of loads, and of the stores that alone need their values
     index: int = 0  # of the instruction in the body
 
     @classmethod
     def of(cls, kernel: Kernel) -> Code:
         places = {x.name: i for i, x in enumerate(kernel.body) if isinstance(x, Place)}
-        return cls(kernel, Expressions(kernel), places)
+        return cls(kernel, Expressions(kernel), places, needed_by(kernel.body))
 
     def value(self, operand: Operand, type_: str) -> str:
         return self.expressions.value(operand, type_)

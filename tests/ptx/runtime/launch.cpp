@@ -170,6 +170,7 @@ void Launch::start(Block& block, u64 number) {
     std::copy_n(r.grid, 3, t.nctaid);
     t.lane = i % 32;
     t.index = i;
+    if (races) t.number = races->order().thread_number(block.number, i);
     t.low = ~u64{0};
     t.high = 16;
     t.shared = block.shared;

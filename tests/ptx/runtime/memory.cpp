@@ -33,10 +33,13 @@ void reach(Thread* t, u64 address, u64 size, u32 line, u32 how) {
     return reach_shared(t, address - shared, size, line, how);
   }
   const u64 parameters = reinterpret_cast<u64>(r.parameters);
-  if (how == kLoad && inside(address, size, parameters, parameters + r.parameter_bytes)) return;
+  if ((how & kKind) == kLoad && inside(address, size, parameters, parameters + r.parameter_bytes))
+    return;
   const Region* region = region_of(address, size);
   if (region == nullptr) fail(t, kOutOfBounds, line, "", address, size);
-  if (launch->races) launch->races->access(*t, address, size, line, how, false);
+  if (launch->races && !(how & kLate)) {
+    launch->races->access(*t, address, size, line, how, false);
+  }
   if (r.record_traffic) {
     const u32 program = t->block->number;
     launch->records.push_back(
@@ -51,8 +54,18 @@ void reach_shared(Thread* t, u64 offset, u64 size, u32 line, u32 how) {
   if (!inside(offset, size, 0, t->shared_bytes)) {
     fail(t, kOutOfBounds, line, "shared memory", offset, size);
   }
-  if (!launch->races) return;
+  if (!launch->races || how & kLate) return;
   launch->races->access(*t, reinterpret_cast<u64>(t->shared) + offset, size, line, how, true);
+}
+
+// A store is about to use what an earlier load, kLate, has brought. No other thread came in
+// between.
+void needed(Thread* t, const u8* from, u64 size, u32 line) {
+  if (!launch->races || from == nullptr) return;
+  const u64 address = reinterpret_cast<u64>(from);
+  const u64 shared = reinterpret_cast<u64>(t->shared);
+  const bool in_shared_memory = inside(address, size, shared, shared + t->shared_bytes);
+  launch->races->access(*t, address, size, line, kLoad, in_shared_memory);
 }
 
 void fence(Thread* t, u32 how) {

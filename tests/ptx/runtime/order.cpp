@@ -33,22 +33,11 @@ ViewPointer joined(const ViewPointer& a, const ViewPointer& b) {
 
 }  // namespace
 
-u32 HappensBefore::thread_number(const Thread& t) const {
-  return t.block->number * threads_ + t.index;
-}
-
-u32 HappensBefore::warp_of(u32 thread) const {
-  return thread / threads_ * ((threads_ + 31) / 32) + thread % threads_ / 32;
-}
-
 bool HappensBefore::knows(const Thread& t, u32 thread, Time time) const {
-  const u32 own = thread_number(t);
-  if (thread == own) return true;
+  if (thread == t.number) return true;
   const u32 block = block_of(thread);
-  if (block == t.block->number) {
-    if (time <= t.block->ordered_at) return true;
-    if (thread % threads_ / 32 == t.index / 32 && time <= t.warp->ordered_at) return true;
-  }
+  if (block == block_of(t.number) && time <= t.block->ordered_at) return true;
+  if (warp_of(thread) == warp_of(t.number) && time <= t.warp->ordered_at) return true;
   const ViewPointer& view = t.knowledge->view;
   return view && (time <= time_in(*view, block_key(block)) ||
                   time <= time_in(*view, warp_key(warp_of(thread))) ||
@@ -56,10 +45,9 @@ bool HappensBefore::knows(const Thread& t, u32 thread, Time time) const {
 }
 
 ViewPointer HappensBefore::all_that_is_known(const Thread& t) const {
-  const u32 own = thread_number(t);
   auto view = std::make_shared<View>();
-  view->push_back({thread_key(own), clock_});
-  if (t.warp->ordered_at > 0) view->push_back({warp_key(warp_of(own)), t.warp->ordered_at});
+  view->push_back({thread_key(t.number), clock_});
+  if (t.warp->ordered_at > 0) view->push_back({warp_key(warp_of(t.number)), t.warp->ordered_at});
   if (t.block->ordered_at > 0) view->push_back({block_key(t.block->number), t.block->ordered_at});
   return joined(view, t.knowledge->view);
 }
@@ -82,7 +70,7 @@ void HappensBefore::warp_barrier(Warp& warp, u32 lanes) {
   } else {
     auto view = std::make_shared<View>();
     for (u32 lane = 0; lane < 32; ++lane) {
-      if (lanes >> lane & 1) view->push_back({thread_number(*warp.lanes[lane]), clock_});
+      if (lanes >> lane & 1) view->push_back({thread_key(warp.lanes[lane]->number), clock_});
     }
     all = joined(all, view);
   }

@@ -7,6 +7,8 @@
 // from elsewhere, is in a view.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <memory>
 #include <unordered_map>
 #include <utility>
@@ -33,12 +35,16 @@ struct Knowledge {
 
 class HappensBefore {
  public:
-  explicit HappensBefore(u32 threads_per_block) : threads_(threads_per_block) {}
+  explicit HappensBefore(u32 threads_per_block)
+      : shift_(static_cast<u32>(std::bit_width(std::max(threads_per_block, 32u) - 1))) {}
 
   Time now() const { return clock_; }
-  u32 thread_number(const Thread& t) const;
-  u32 block_of(u32 thread) const { return thread / threads_; }
-  u32 warp_of(u32 thread) const;  // numbered through all blocks
+  Time tick() { return clock_++; }  // for an access that gets a time of its own
+  // Threads and warps are numbered through all blocks; blocks are made powers of two for that.
+  u32 thread_number(u32 block, u32 index) const { return block << shift_ | index; }
+  u32 block_of(u32 thread) const { return thread >> shift_; }
+  u32 warp_of(u32 thread) const { return thread / 32; }
+  u32 index_of(u32 thread) const { return thread & ((1u << shift_) - 1); }
 
   // Whether everything that `thread` did until `time` has happened before what `t` does now.
   bool knows(const Thread& t, u32 thread, Time time) const;
@@ -59,7 +65,7 @@ class HappensBefore {
 
   ViewPointer all_that_is_known(const Thread& t) const;
 
-  u32 threads_;
+  u32 shift_;
   Time clock_ = 1;
   std::unordered_map<u64, Released> released_;
 };

@@ -18,14 +18,30 @@ bool Races::conflict(const Trace& earlier, const Trace& later, const Thread& t) 
   return !order_.knows(t, earlier.thread, earlier.time);
 }
 
+// Whether a strong load or an atomic, by this thread or before something that it knows of, has read
+// what a strong store wrote. Then that store, though nothing else of its thread, happened before.
+bool Races::seen(Cell& cell, const Trace& store, const Thread& t) {
+  if (!(store.how & kStrong)) return false;
+  bool found = false;
+  shadow_.for_others(cell, [&](const Trace& reader) {
+    const bool reads = (reader.how & kStrong) && (reader.how & kKind) != kStore;
+    found |= reads && !(reader.how & kSilent) && reader.time > store.time &&
+             order_.knows(t, reader.thread, reader.time);
+  });
+  return found;
+}
+
 void Races::access(Thread& t, u64 address, u64 size, u32 line, u32 how, bool in_shared_memory) {
   settle();
-  const Trace trace{order_.thread_number(t), order_.now(), line, how};
+  const bool strong = how & kStrong;
+  const Time now = strong ? order_.tick() : order_.now();
+  const Trace trace{t.number, now, line, how};
   const bool weak_store = (how & (kKind | kStrong)) == kStore;
   Trace other{};
   shadow_.for_cells(address, size, [&](Cell& cell) {
     const auto compare = [&](const Trace& earlier) {
-      if (other.time == 0 && conflict(earlier, trace, t)) other = earlier;
+      if (other.time != 0 || !conflict(earlier, trace, t)) return;
+      if (!seen(cell, earlier, t)) other = earlier;
     };
     compare(cell.store);
     shadow_.for_others(cell, compare);
@@ -35,7 +51,7 @@ void Races::access(Thread& t, u64 address, u64 size, u32 line, u32 how, bool in_
       shadow_.add_other(cell, trace, t, order_);
     }
   });
-  if (how & kStrong) order_.strong_access(t, address, how);
+  if (strong) order_.strong_access(t, address, how);
   if (weak_store) order_.weak_store(address);
   if (other.time == 0) return;
 
@@ -44,10 +60,9 @@ void Races::access(Thread& t, u64 address, u64 size, u32 line, u32 how, bool in_
   const Trace sides[] = {other, trace};
   for (int i = 0; i < 2; ++i) {
     const u32 block = order_.block_of(sides[i].thread);
-    const u32 thread = sides[i].thread - block * launch->threads_per_block;
-    race.sides[i] = {sides[i].line, sides[i].how, block, thread};
+    race.sides[i] = {sides[i].line, sides[i].how, block, order_.index_of(sides[i].thread)};
   }
-  if (!(weak_store && in_shared_memory)) return report(race);
+  if (!weak_store || !in_shared_memory || how & kWaiting) return report(race);
   doubt_.race = race;
   doubt_.address = address;
   std::memcpy(doubt_.before, reinterpret_cast<const u8*>(address), size);

@@ -32,6 +32,7 @@ class Races {
 
  private:
   bool conflict(const Trace& earlier, const Trace& later, const Thread& t) const;
+  bool seen(Cell& cell, const Trace& store, const Thread& t);
   void report(const Race& race);
 
   HappensBefore order_;

@@ -1,5 +1,7 @@
 #include "shadow.h"
 
+#include <tuple>
+
 namespace ptx {
 
 Shadow::Page& Shadow::page_of(u64 address) {
@@ -62,31 +64,50 @@ void Shadow::add_other(Cell& cell, const Trace& trace, const Thread& t,
   }
   if (cell.more == 0) cell.more = new_more();
   More& more = more_[cell.more];
-  for (Trace& old : more) {
-    if (!replaces(old)) continue;
-    old = trace;
-    return;
+  const Others all{&cell.other, &more[0], &more[1], &more[2]};
+  Trace* place = nullptr;
+  for (Trace* old : all) {
+    if (place == nullptr && replaces(*old)) place = old;
   }
-  // No room: two lanes of a warp, two warps of a block and two blocks are enough.
-  std::array<Trace*, 4> all{&cell.other, &more[0], &more[1], &more[2]};
-  const auto count = [&](auto place) {
-    int like[5] = {};  // how many have the place of each, the new one at the end
-    for (int i = 0; i < 5; ++i) {
-      const u32 own = place(i < 4 ? all[i]->thread : trace.thread);
-      for (const Trace* one : all) like[i] += place(one->thread) == own;
+  if (trace.how & kStrong) {
+    const auto like = [&](const Trace* old) { return old->how == trace.how; };
+    if (place == nullptr || std::count_if(all.begin(), all.end(), like) >= 2) {
+      place = oldest(all, trace.how);
     }
-    return std::to_array(like);
+  } else if (place == nullptr) {
+    place = dispensable(all, trace, order);
+  }
+  if (place != nullptr) *place = trace;
+}
+
+// Of strong accesses the last two matter: who has read them has read what came before. The one to
+// give up is the oldest of the same form, or of all.
+Trace* Shadow::oldest(const Others& all, u32 how) {
+  const auto rank = [&](const Trace* one) {
+    return std::tuple{one->time == 0, one->how != how, one->time};
   };
-  const auto in_warp = count([&](u32 thread) { return order.warp_of(thread); });
-  const auto in_block = count([&](u32 thread) { return order.block_of(thread); });
-  for (const auto& like : {in_warp, in_block}) {
-    if (like[4] >= 2) return;
-    for (int i = 0; i < 4; ++i) {
-      if (like[i] < 3) continue;
-      *all[i] = trace;
-      return;
+  return *std::min_element(all.begin(), all.end(),
+                           [&](const Trace* a, const Trace* b) { return rank(a) < rank(b); });
+}
+
+// Of weak loads, two lanes of a warp, two warps of a block and two blocks are enough: that of them
+// which is not needed for it, or null if the new one is not.
+Trace* Shadow::dispensable(const Others& all, const Trace& trace, const HappensBefore& order) {
+  const auto among = [&](auto place) {
+    const u32 own = place(trace.thread);
+    std::array<u32, 4> places;
+    for (size_t i = 0; i < 4; ++i) places[i] = place(all[i]->thread);
+    const auto count = [&](u32 x) { return std::count(places.begin(), places.end(), x); };
+    if (count(own) >= 2) return std::pair{true, static_cast<Trace*>(nullptr)};
+    // Where three of four are in one place, one of the first two is.
+    for (size_t i = 0; i < 2; ++i) {
+      if (count(places[i]) >= 3) return std::pair{true, all[i]};
     }
-  }
+    return std::pair{false, static_cast<Trace*>(nullptr)};
+  };
+  const auto [decided, found] = among([&](u32 thread) { return order.warp_of(thread); });
+  if (decided) return found;
+  return among([&](u32 thread) { return order.block_of(thread); }).second;
 }
 
 void Shadow::forget(u64 address, u64 size) {

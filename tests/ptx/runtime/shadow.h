@@ -67,6 +67,10 @@ class Shadow {
     std::vector<Cell> cells{kPageBytes / kGranule};
   };
 
+  using Others = std::array<Trace*, 4>;
+
+  static Trace* oldest(const Others& all, u32 how);
+  static Trace* dispensable(const Others& all, const Trace& trace, const HappensBefore& order);
   Page& page_of(u64 address);
   void split(Page& page);
   void clear_others(Cell& cell);

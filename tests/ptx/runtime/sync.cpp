@@ -99,23 +99,42 @@ void shuffle(Warp& warp, u32 lanes, u32 mode) {
   });
 }
 
+namespace {
+
+// Where a lane has element i, 0 or 1, of its register of a matrix of 8 x 8 elements.
+u8* matrix_element(Warp& warp, u32 matrix, int lane, int i, bool transposed) {
+  const int outer = lane / 4, inner = lane % 4 * 2 + i;
+  const int row = transposed ? inner : outer, column = transposed ? outer : inner;
+  const u64 address = warp.lanes[8 * matrix + u32(row)]->given[0];
+  return reinterpret_cast<u8*>(address) + 2 * column;
+}
+
+template <class F>  // f(thread, matrix, i, element)
+void for_elements(Warp& warp, u32 lanes, u32 variant, F f) {
+  for_lanes(lanes, [&](int lane) {
+    for (u32 matrix = 0; matrix < (variant & 15); ++matrix) {
+      for (int i = 0; i < 2; ++i) {
+        f(*warp.lanes[lane], matrix, i, matrix_element(warp, matrix, lane, i, variant & 16));
+      }
+    }
+  });
+}
+
+}  // namespace
+
 // given: the address of a row of 8 x 2 bytes, from every eighth lane on for another matrix.
 // variant: the number of matrices, and 16 if they are transposed.
 void load_matrices(Warp& warp, u32 lanes, u32 variant) {
-  const u32 count = variant & 15;
-  const bool transposed = variant & 16;
-  for_lanes(lanes, [&](int lane) {
-    const int outer = lane / 4, inner = lane % 4 * 2;
-    for (u32 matrix = 0; matrix < count; ++matrix) {
-      u16 pair[2];
-      for (int i = 0; i < 2; ++i) {
-        const int row = transposed ? inner + i : outer;
-        const int column = transposed ? outer : inner + i;
-        const u64 address = warp.lanes[8 * matrix + row]->given[0];
-        pair[i] = load<u16>(reinterpret_cast<const u8*>(address) + 2 * column);
-      }
-      warp.lanes[lane]->result[matrix] = pair[0] | u32{pair[1]} << 16;
-    }
+  for_elements(warp, lanes, variant, [](Thread& t, u32 matrix, int i, u8* element) {
+    const u64 before = i == 0 ? 0 : t.result[matrix];
+    t.result[matrix] = before | u64{load<u16>(element)} << 16 * i;
+  });
+}
+
+// given: the same and the registers.
+void store_matrices(Warp& warp, u32 lanes, u32 variant) {
+  for_elements(warp, lanes, variant, [](Thread& t, u32 matrix, int i, u8* element) {
+    store(element, static_cast<u16>(t.given[1 + matrix] >> 16 * i));
   });
 }
 

@@ -20,6 +20,8 @@ enum How : u32 {
   kRelease = 16,
   kBlockScope = 32,  // strong within the thread block alone
   kSilent = 64,      // an atomic that does not return the old value
+  kLate = 128,       // a load that counts only if `needed` follows
+  kWaiting = 256,    // a store that the lanes of a warp make together, later
 };
 
 enum FaultKind : u32 {
@@ -37,6 +39,7 @@ enum FaultKind : u32 {
 struct Thread {
   u32 tid[3], ntid[3], ctaid[3], nctaid[3];
   u32 lane, index;  // in the warp, in the thread block
+  u32 number;       // in the order of accesses
   // Global memory that needs no further check: where the last access was. Empty while accesses
   // are observed, so that all of them go through `reach`. The limit of shared memory likewise.
   u64 low, high;  // high >= 16, the longest access
@@ -46,7 +49,7 @@ struct Thread {
   u8* parameters;
   u64 parameter_bytes;
   s64 fuel;                 // backward branches until the next look at the clock
-  u64 given[4], result[4];  // of the collective that the thread waits for
+  u64 given[5], result[4];  // of the collective that the thread waits for
   Block* block;
   Warp* warp;
   Knowledge* knowledge;  // of others, for the order of accesses
@@ -62,6 +65,7 @@ struct Thread {
 void reach(Thread*, u64 address, u64 size, u32 line, u32 how);
 void reach_shared(Thread*, u64 offset, u64 size, u32 line, u32 how);
 void out_of_fuel(Thread*, u32 line);
+void needed(Thread*, const u8* from, u64 size, u32 line);
 void fence(Thread*, u32 how);
 
 // Waits for all threads of the block; the number of them whose `vote` is true.
@@ -72,6 +76,7 @@ void collective(Thread*, u32 mask, Combine combine, u32 variant, u32 line);
 void order_lanes(Warp&, u32 lanes, u32);
 void shuffle(Warp&, u32 lanes, u32 mode);
 void load_matrices(Warp&, u32 lanes, u32 variant);
+void store_matrices(Warp&, u32 lanes, u32 variant);
 void failed_assertion(Thread*, u64 what, u64 file, u32 row, u64 function, u32 line);
 
 extern u64 executed[2];  // instructions, multiply-adds among them
