@@ -42,34 +42,6 @@ struct Record {
   u32 bytes, line, program, thread, kind, unused;
 };
 
-enum State : u32 { kReady, kAtBarrier, kAtCollective, kDone };
-
-// What a lane has brought to a collective.
-struct Post {
-  Combine combine;
-  u32 mask, variant;
-  bool waiting;
-};
-
-struct Warp {
-  Post posts[32];
-  Thread* lanes[32];
-  u32 exist, live;  // masks of lanes
-  u32 ordered_at;   // time of the last bar.warp.sync of all lanes
-  Block* block;
-};
-
-struct Block {
-  std::vector<Thread> threads;
-  std::vector<Knowledge> knowledge;
-  std::vector<Warp> warps;
-  u8* shared;
-  u32 number;       // in the grid
-  u32 arrived[16];  // threads at each barrier
-  u32 votes[16];    // those that voted for it
-  u32 ordered_at;   // time of the last barrier
-};
-
 struct Launch {
   explicit Launch(const Request& request);
   ~Launch();

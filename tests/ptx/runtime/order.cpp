@@ -33,15 +33,10 @@ ViewPointer joined(const ViewPointer& a, const ViewPointer& b) {
 
 }  // namespace
 
-bool HappensBefore::knows(const Thread& t, u32 thread, Time time) const {
-  if (thread == t.number) return true;
-  const u32 block = block_of(thread);
-  if (block == block_of(t.number) && time <= t.block->ordered_at) return true;
-  if (warp_of(thread) == warp_of(t.number) && time <= t.warp->ordered_at) return true;
-  const ViewPointer& view = t.knowledge->view;
-  return view && (time <= time_in(*view, block_key(block)) ||
-                  time <= time_in(*view, warp_key(warp_of(thread))) ||
-                  time <= time_in(*view, thread_key(thread)));
+bool HappensBefore::knows_from_elsewhere(const View& view, u32 thread, Time time) const {
+  return time <= time_in(view, block_key(block_of(thread))) ||
+         time <= time_in(view, warp_key(warp_of(thread))) ||
+         time <= time_in(view, thread_key(thread));
 }
 
 ViewPointer HappensBefore::all_that_is_known(const Thread& t) const {

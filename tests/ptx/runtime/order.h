@@ -9,29 +9,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <memory>
 #include <unordered_map>
-#include <utility>
-#include <vector>
 
-#include "thread.h"
+#include "block.h"
 
 namespace ptx {
-
-using Time = u32;
-
-// Times by thread, warp or block, ascending by key. Views are shared and never change.
-using View = std::vector<std::pair<u64, Time>>;
-using ViewPointer = std::shared_ptr<const View>;
-
-// What a thread knows beyond its block's barriers and its warp's.
-struct Knowledge {
-  ViewPointer view;
-  // Of the values that it has read by strong loads and atomics; a fence adds them to the view.
-  ViewPointer seen_by_device, seen_by_block;
-  // What it knew at its last fence: its strong stores and atomics release this.
-  ViewPointer fenced_for_device, fenced_for_block;
-};
 
 class HappensBefore {
  public:
@@ -47,7 +29,13 @@ class HappensBefore {
   u32 index_of(u32 thread) const { return thread & ((1u << shift_) - 1); }
 
   // Whether everything that `thread` did until `time` has happened before what `t` does now.
-  bool knows(const Thread& t, u32 thread, Time time) const;
+  bool knows(const Thread& t, u32 thread, Time time) const {
+    if (thread == t.number) return true;
+    if (block_of(thread) == block_of(t.number) && time <= t.block->ordered_at) return true;
+    if (warp_of(thread) == warp_of(t.number) && time <= t.warp->ordered_at) return true;
+    const View* view = t.knowledge->view.get();
+    return view != nullptr && knows_from_elsewhere(*view, thread, time);
+  }
 
   void barrier(Block& block);
   void warp_barrier(Warp& warp, u32 lanes);
@@ -63,6 +51,7 @@ class HappensBefore {
     u32 block;
   };
 
+  bool knows_from_elsewhere(const View& view, u32 thread, Time time) const;
   ViewPointer all_that_is_known(const Thread& t) const;
 
   u32 shift_;

@@ -65,23 +65,30 @@ void Shadow::add_other(Cell& cell, const Trace& trace, const Thread& t,
   if (cell.more == 0) cell.more = new_more();
   More& more = more_[cell.more];
   const Others all{&cell.other, &more[0], &more[1], &more[2]};
+  const auto is_strong_store = [](const Trace& x) {
+    return (x.how & kStrong) && (x.how & kKind) != kLoad;
+  };
+  bool keeps_last = is_strong_store(trace);
+  for (const Trace* old : all) keeps_last |= (trace.how & kStrong) && is_strong_store(*old);
+  int alike = 0, in_warp = 0;
   Trace* place = nullptr;
   for (Trace* old : all) {
-    if (place == nullptr && replaces(*old)) place = old;
-  }
-  if (trace.how & kStrong) {
-    const auto like = [&](const Trace* old) { return old->how == trace.how; };
-    if (place == nullptr || std::count_if(all.begin(), all.end(), like) >= 2) {
-      place = oldest(all, trace.how);
+    if (replaces(*old)) {
+      place = old;
+      break;
     }
-  } else if (place == nullptr) {
-    place = dispensable(all, trace, order);
+    if (old->how != trace.how) continue;
+    ++alike;
+    in_warp += order.warp_of(old->thread) == order.warp_of(trace.thread);
+    if (!keeps_last && in_warp == 2) return;  // two lanes of a warp are enough
   }
+  if (keeps_last && (place == nullptr || alike >= 2)) place = oldest(all, trace.how);
+  if (!keeps_last && place == nullptr) place = dispensable(all, trace, order);
   if (place != nullptr) *place = trace;
 }
 
-// Of strong accesses the last two matter: who has read them has read what came before. The one to
-// give up is the oldest of the same form, or of all.
+// Of strong stores and their readers the last two matter: who has read them has read what came
+// before. The one to give up is the oldest of the same form, or of all.
 Trace* Shadow::oldest(const Others& all, u32 how) {
   const auto rank = [&](const Trace* one) {
     return std::tuple{one->time == 0, one->how != how, one->time};

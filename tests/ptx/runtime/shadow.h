@@ -13,8 +13,7 @@ namespace ptx {
 struct Trace {
   u32 thread;
   Time time;
-  u32 line;
-  u32 how;
+  u32 line : 23, how : 9;
 };
 
 // Accesses to some bytes that later ones are compared with: the last weak store, which all earlier
