@@ -163,7 +163,8 @@ def test_comparisons_of_floats():
 
 @pytest.mark.parametrize(("name", "dtype"), [("f16", torch.float16), ("bf16", torch.bfloat16)])
 def test_short_floats_are_rounded_as_torch_does(name, dtype):
-    values = torch.tensor([1.1, -2.7, 1e-7, 65519.0, 3.0e38, 0.0, -0.0, 2049.0, 2051.0, math.nan])
+    values = [1.1, -2.7, 1e-7, 65519.0, 3.0e38, 0.0, -0.0, math.nan]
+    values = torch.tensor([*values, 2049.0, 2051.0, 257.0, 259.0])  # the last are ties
     out = torch.zeros(len(values), dtype=dtype)
     wide = torch.zeros(len(values))
     body = f"""
