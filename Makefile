@@ -12,8 +12,6 @@ BUILT  := $(VENV)/.extension-built
 
 CPP_SOURCES := $(shell find csrc tests benchmarks -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
-# The folder of ptxcpu.py, which runs compiled PTX on the CPU. Without it the tests that need it are skipped.
-export MBF_PTXCPU ?= $(abspath $(wildcard ../shared/tools/ptxcpu))
 FOREIGN := $(PYTHON) -m tests.cpp.foreign_isa
 FASHION := /usr/share/datasets/fashion-mnist
 

@@ -4,15 +4,16 @@ import pytest
 import torch
 
 import mbf_kernels as mk
+from tests.ptx.launch import Options
 from tests.support.cuda_on_cpu import CudaOnCpu
 from tests.support.operator_arguments import registered_operators
-from tests.support.requirements import nvcc, ptxcpu, require
+from tests.support.requirements import nvcc, ptx, require
 
 
 @pytest.fixture
 def cuda():
     """The operators, for tests that call them directly."""
-    require(nvcc, ptxcpu)
+    require(nvcc, ptx)
     return CudaOnCpu()
 
 
@@ -23,3 +24,16 @@ def cuda_backend(cuda, extension, monkeypatch):
         monkeypatch.setattr(torch.ops.mbf_kernels, name, getattr(cuda, name))
     with mk.use_backend("cpu"):
         yield cuda
+
+
+@pytest.fixture
+def recorded(cuda_backend):
+    """A function: the traffic of all launches since the last call."""
+    cuda_backend.options = Options(traffic=True, races=False)
+
+    def take():
+        results = [result.traffic for result in cuda_backend.results]
+        cuda_backend.results.clear()
+        return results
+
+    return take

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from mbf_kernels.options import StepScalars
+from tests.ptx.launch import Options
 from tests.support.block_checks import checked_fused_step, make
 from tests.support.cuda_on_cpu import CudaOnCpu
 from tests.support.operator_arguments import operator_arguments
@@ -98,13 +99,13 @@ def test_damping_may_be_read_on_the_device(cuda, values, relative):
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("order", ["rev", "rand"])
+@pytest.mark.parametrize("order", ["reverse", "random"])
 @pytest.mark.parametrize("d", TYPICAL)
 def test_the_order_of_threads_does_not_change_the_result(cuda, d, order):
     for name, targets in (("fused_step_", False), ("fused_step_", True), ("step_", True)):
         kind = {"d": d, "counts": (140, 17, 3), "targets": targets}
         one = call(cuda, name, fresh(name, **kind))
-        other = call(CudaOnCpu(order=order, seed=d), name, fresh(name, **kind))
+        other = call(CudaOnCpu(Options(order, seed=d)), name, fresh(name, **kind))
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
@@ -121,7 +122,7 @@ def guarded(tensor):
 @pytest.mark.parametrize("name", ["update_", "invert_", "step_", "fused_step_"])
 @pytest.mark.parametrize("d", TYPICAL)
 def test_nothing_outside_the_tensors_is_written(cuda, d, name, targets, monkeypatch):
-    """Sentinels around every tensor stay unchanged. ptxcpu lets kernels reach the sentinels too."""
+    """Sentinels around every tensor stay unchanged, although kernels may reach them, too."""
     if targets and name not in ("step_", "fused_step_"):
         pytest.skip("this operator has no target norms")
     kind = {"d": d, "counts": (3, 17, 129), "targets": targets}

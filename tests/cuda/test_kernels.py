@@ -1,6 +1,6 @@
 """The CUDA kernels, compiled by nvcc and executed on the CPU, pass the checks of all backends.
 
-ptxcpu checks bounds, alignment and shared-memory races in every launch.
+Bounds, alignment and races are checked in every launch.
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """The CUDA kernels for blocks that rows share, executed on the CPU, against exact computations.
 
-ptxcpu checks bounds, alignment and shared-memory races in every launch.
+Bounds, alignment and races are checked in every launch.
 """
 
 import itertools
@@ -207,7 +207,7 @@ def test_the_order_of_threads_does_not_change_the_result(cuda_backend, order):
 
 
 def test_nothing_outside_the_tensors_is_written(cuda_backend, monkeypatch):
-    """Sentinels around every tensor stay unchanged. ptxcpu lets kernels reach the sentinels too."""
+    """Sentinels around every tensor stay unchanged, although kernels may reach them, too."""
     wholes = []
 
     def guarded(tensor):

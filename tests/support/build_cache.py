@@ -27,12 +27,21 @@ def made(command, contents, name):
 
     ``contents`` identifies the sources. Call this inside :func:`locked`.
     """
-    key = hashlib.sha256(f"{contents} {command}".encode()).hexdigest()[:20]
+
+    def make(path):
+        child_process.output_of([*command, path])
+
+    return made_by(make, f"{contents} {command}", name)
+
+
+def made_by(make, contents, name):
+    """The same for a file that ``make(path)`` makes; ``contents`` identifies all it depends on."""
+    key = hashlib.sha256(contents.encode()).hexdigest()[:20]
     path = FOLDER / key / name
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             unfinished = Path(folder) / name
-            child_process.output_of([*command, unfinished])
+            make(unfinished)
             unfinished.replace(path)
     return path

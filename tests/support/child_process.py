@@ -1,8 +1,7 @@
 """Runs commands and whole suites of tests in child processes.
 
 A suite is a file of tests that cannot share a process with the others. Triton decides when it is
-imported whether it interprets or compiles, and for which architecture; ptxcpu decides when it
-translates a kernel whether it records memory traffic.
+imported whether it interprets or compiles, and its driver for which architecture.
 """
 
 import ast

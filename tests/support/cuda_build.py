@@ -7,9 +7,9 @@ import ctypes
 import hashlib
 from functools import cache
 
+from tests.ptx.launch import Module
 from tests.support import build_cache
 from tests.support.paths import CSRC, TESTS
-from tests.support.ptxcpu_module import load_ptxcpu
 
 PTX_ARCHITECTURE = "compute_80"
 
@@ -29,18 +29,16 @@ def source_hash():
 
 
 @cache
-def module(unit):
+def module(unit, counting=False):
     """The kernels of a unit (csrc/cuda/units.py), ready to run on the CPU."""
     command = [
         *("nvcc", "-std=c++20", "--expt-relaxed-constexpr", f"-arch={PTX_ARCHITECTURE}", "-ptx"),
         *([f"-D{unit.define}"] if unit.define else []),
         *(str(CSRC / "cuda" / unit.source), "-o"),
     ]
-    ptxcpu = load_ptxcpu()
-    # ptxcpu compiles the PTX and keeps the result in its own cache.
     with build_cache.locked(f"{unit.source}-{unit.define}"):
         ptx = build_cache.made(command, source_hash(), "kernels.ptx")
-        return ptxcpu.Module(ptx.read_text())
+    return Module(ptx.read_text(), counting)
 
 
 @cache

@@ -1,7 +1,7 @@
 """The operators of torch.ops.mbf_kernels as the CUDA backend performs them, on CPU tensors.
 
 The real host logic (csrc/cuda/plan.cpp) turns a call into launches. The real kernels, compiled by
-nvcc, run on the CPU through ptxcpu, which checks bounds, alignment and races. Only the work of
+nvcc, run on the CPU (tests/ptx), with checks of bounds, alignment and races. Only the work of
 torch's dispatcher and of the CUDA runtime is replaced.
 """
 
@@ -27,6 +27,7 @@ import torch
 from csrc.cuda import units
 from mbf_kernels.block_view import block_view
 from mbf_kernels.options import StepScalars
+from tests.ptx.launch import Options
 from tests.support import cuda_build, shared_jobs
 from tests.support.shared_jobs import FORMATS, PerTensor
 
@@ -138,11 +139,11 @@ def plan_library():
     return library
 
 
-def kernel_of(name, block_size):
+def kernel_of(name, block_size, counting=False):
     """The compiled kernel that csrc/cuda/launch.cu would launch."""
     if name in SYMBOLS:
         unit, symbol = SYMBOLS[name]
-        return cuda_build.module(unit).kernel(symbol)
+        return cuda_build.module(unit, counting).kernel(symbol)
     unit = units.unit_of(block_size)
     stem = "thread" if unit in units.THREAD_UNITS else "team"
     instance = unit.define.split("=")[1]
@@ -151,7 +152,7 @@ def kernel_of(name, block_size):
         "Run": f"run_{stem}_blocksILi{instance}ELb0E",
         "Dense": f"invert_{stem}_matrices",
     }[name]
-    return cuda_build.module(unit).kernel(symbol)
+    return cuda_build.module(unit, counting).kernel(symbol)
 
 
 def _block_view(tensor, d):
@@ -166,31 +167,33 @@ def _block_view(tensor, d):
 
 @dataclass
 class CudaOnCpu:
-    """The operators. ``launches`` records ``(kernel, grid)`` of every launch."""
+    """The operators, with kernels that count instructions if ``counting``.
 
-    order: str = "fwd"
-    seed: int = 0
+    ``launches`` records ``(kernel, grid)`` of every launch, ``results`` what it has done.
+    """
+
+    options: Options = field(default_factory=Options)
+    counting: bool = False
     launches: list = field(default_factory=list)
+    results: list = field(default_factory=list)
 
     def _run(self, planned, buffers):
         library = plan_library()
         for index in range(library.launch_count(planned)):
             view = library.launch_view(planned, index)
             name = KERNELS[view.kernel]
-            kernel = kernel_of(name, view.block_size)
+            kernel = kernel_of(name, view.block_size, self.counting)
             parameters = ctypes.string_at(view.parameters, view.parameter_bytes)
-            kernel(
+            result = kernel(
                 view.grid,
                 view.threads,
                 [parameters],
                 shared=view.shared_bytes,
-                buffers=[b for b in buffers if b is not None and b.numel()],
-                order=self.order,
-                seed=self.seed,
-                race=True,
-                strict=True,
+                buffers=[b for b in buffers if b is not None],
+                options=self.options,
             )
             self.launches.append((name, view.grid))
+            self.results.append(result)
         library.free_launches(planned)
 
     def _run_tiles(self, job, buffers):

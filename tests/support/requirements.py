@@ -4,7 +4,6 @@ Each function but ``require`` stands for one requirement: it returns why that is
 """
 
 import importlib.util
-import os
 import shutil
 from pathlib import Path
 
@@ -34,11 +33,11 @@ def nvcc():
     return "" if shutil.which("nvcc") else "no nvcc found"
 
 
-def ptxcpu():
-    """ptxcpu executes PTX on the CPU; the environment variable MBF_PTXCPU names its folder."""
-    folder = os.environ.get("MBF_PTXCPU", "")
-    if not folder:
-        return "MBF_PTXCPU is not set (the folder of ptxcpu)"
-    if not (Path(folder) / "ptxcpu.py").exists():
-        return f"no ptxcpu.py in MBF_PTXCPU={folder}"
-    return "" if shutil.which("g++") else "ptxcpu needs g++"
+def ptx():
+    """What tests/ptx needs to compile and run what it translates from PTX."""
+    if shutil.which("g++") is None:
+        return "no g++ found, which compiles translated PTX"
+    processor = Path("/proc/cpuinfo")
+    known = processor.read_text().split() if processor.exists() else []
+    missing = [flag for flag in ("fma", "f16c") if flag not in known]
+    return f"translated PTX needs a processor with {' and '.join(missing)}" if missing else ""

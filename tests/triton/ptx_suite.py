@@ -1,6 +1,6 @@
 """The compiled Triton kernels, executed on the CPU as PTX. Run by ``test_ptx.py``.
 
-ptxcpu checks that every access lies in a tensor passed to the launch or to ``reach``.
+Every access has to lie in a tensor that is passed to the launch or to ``reach``.
 """
 
 import os
@@ -10,20 +10,15 @@ import torch
 
 import mbf_kernels as mk
 from mbf_kernels.backends.triton import table
+from tests.ptx import triton_driver
+from tests.ptx.faults import KernelError
 from tests.support import triton_cases as cases
-from tests.support.ptxcpu_module import load_ptxcpu
 
-ptxcpu = load_ptxcpu()
 ARCH = int(os.environ["MBF_PTX_ARCH"])
 
 reachable = []
 launches = []
-ptxcpu.enable_triton(
-    arch=ARCH,
-    race=True,
-    buffers=reachable,
-    on_launch=lambda name, grid, kernel: launches.append(name),
-)
+triton_driver.install(ARCH, buffers=reachable, on_launch=launches.append)
 
 on_sm_80 = pytest.mark.skipif(ARCH != 80, reason="on sm_80 only")
 
@@ -130,5 +125,5 @@ def test_one_program_may_process_all_work(monkeypatch):
 @on_sm_80
 def test_access_to_other_memory_is_caught():
     """The bounds check finds tensors that were not passed to ``reach``."""
-    with pytest.raises(ptxcpu.PtxFault):
+    with pytest.raises(KernelError, match="out of bounds"):
         cases.check_fused_steps(lambda tensors: None, 3)

@@ -1,25 +1,21 @@
 """The compiled Triton kernels for blocks that rows share, executed on the CPU as PTX.
 
-Run by ``test_ptx.py``. ptxcpu checks that every access lies in a tensor passed to the launch or to
-``reach``, and that threads do not race in shared memory.
+Run by ``test_ptx.py``. Every access has to lie in a tensor that is passed to the launch or to
+``reach``, and no threads may race.
 """
 
 import pytest
 import torch
 
 import mbf_kernels as mk
+from tests.ptx import triton_driver
+from tests.ptx.faults import KernelError
 from tests.support import shared_triton_cases as cases
-from tests.support.ptxcpu_module import load_ptxcpu
-
-ptxcpu = load_ptxcpu()
 
 reachable = []
 launches = []
-ptxcpu.enable_triton(
-    arch=80,
-    race=True,
-    buffers=reachable,
-    on_launch=lambda name, grid, kernel: launches.append(name),
+triton_driver.install(
+    buffers=reachable, on_launch=lambda launched: launches.append(launched.kernel)
 )
 
 UPDATE, SUMS = "update_shared_rows", "add_shared_parts"
@@ -72,5 +68,5 @@ def test_short_formats():
 
 def test_access_to_other_memory_is_caught():
     """The bounds check finds tensors that were not passed to ``reach``."""
-    with pytest.raises(ptxcpu.PtxFault):
+    with pytest.raises(KernelError, match="out of bounds"):
         cases.check_widths_of_one_launch(lambda tensors: None, [(9, 8), (70, 127)])

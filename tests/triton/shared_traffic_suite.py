@@ -8,17 +8,20 @@ import pytest
 import torch
 
 import mbf_kernels as mk
-from tests.support import ptx_traffic
-from tests.support.ptx_traffic import LOAD, SECTOR, STORE
-from tests.support.ptxcpu_module import load_ptxcpu
+from tests.ptx import triton_driver
+from tests.ptx.launch import Options
+from tests.ptx.traffic import LOAD, SECTOR, STORE
 
 FLOAT = 4  # bytes
 TABLES = 600  # bytes that a program reads of the work list, the shapes and the pointers, at most
 
-ptxcpu = load_ptxcpu()
-launches = ptx_traffic.record(ptxcpu)
+launches = []
 reachable = []
-ptxcpu.enable_triton(arch=80, buffers=reachable)
+triton_driver.install(
+    options=Options(traffic=True, races=False),
+    buffers=reachable,
+    on_launch=lambda launched: launches.append(launched.traffic),
+)
 
 
 @pytest.fixture

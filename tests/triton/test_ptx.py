@@ -1,12 +1,9 @@
-"""The compiled Triton kernels, executed on the CPU: results, bounds, races and memory traffic.
-
-``MBF_PTXCPU`` names the folder of ptxcpu, which translates PTX to code for the CPU.
-"""
+"""The compiled Triton kernels, executed on the CPU: results, bounds, races and memory traffic."""
 
 import pytest
 
 from tests.support.child_process import Suite
-from tests.support.requirements import ptxcpu, triton
+from tests.support.requirements import ptx, triton
 
 pytestmark = [pytest.mark.triton_ptx, pytest.mark.slow]
 
@@ -15,7 +12,7 @@ def compiled_for(architecture):
     return Suite(
         "triton/ptx_suite.py",
         triton,
-        ptxcpu,
+        ptx,
         may_skip="on sm_80 only",
         MBF_PTX_ARCH=architecture,
         TRITON_INTERPRET="0",
@@ -28,7 +25,7 @@ TestSm90 = compiled_for(90).test_class()
 
 
 def on_sm_80(file):
-    return Suite(f"triton/{file}.py", triton, ptxcpu, TRITON_INTERPRET="0").test_class()
+    return Suite(f"triton/{file}.py", triton, ptx, TRITON_INTERPRET="0").test_class()
 
 
 TestTraffic = on_sm_80("traffic_suite")

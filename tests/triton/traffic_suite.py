@@ -10,10 +10,10 @@ import torch
 
 import mbf_kernels as mk
 from benchmarks.common import byte_model
-from tests.support import ptx_traffic
+from tests.ptx import triton_driver
+from tests.ptx.launch import Options
+from tests.ptx.traffic import ATOMIC, LOAD, RECORD, SECTOR, STORE, Traffic
 from tests.support.block_checks import make
-from tests.support.ptx_traffic import LOAD, SECTOR, STORE
-from tests.support.ptxcpu_module import load_ptxcpu
 
 D = 9
 TRIANGLE = byte_model.triangle_bytes(D)
@@ -22,10 +22,13 @@ COUNTS = (256, 128)  # whole programs of 128 blocks
 BLOCKS, TILES, PROGRAMS = 384, 24, 3
 ITEM = 4 * 4  # bytes of an item of the work list; a program has one
 
-ptxcpu = load_ptxcpu()
-launches = ptx_traffic.record(ptxcpu)
+launches = []
 reachable = []
-ptxcpu.enable_triton(arch=80, buffers=reachable)
+triton_driver.install(
+    options=Options(traffic=True, races=False),
+    buffers=reachable,
+    on_launch=lambda launched: launches.append(launched.traffic),
+)
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["P in fp32", "P in bf16"])
@@ -66,7 +69,7 @@ def check_total(traffic, model, tables, tallies=0):
     """All bytes: ``model`` per block, ``tables`` per program, ``tallies`` per tile."""
     moved = traffic.of(LOAD).distinct_bytes + traffic.of(STORE).distinct_bytes
     assert moved == BLOCKS * model + PROGRAMS * tables + TILES * tallies
-    assert len(traffic.of(ptx_traffic.ATOMIC).accesses) == 0
+    assert len(traffic.of(ATOMIC).accesses) == 0
 
 
 def test_update(case):
@@ -133,14 +136,14 @@ def test_lanes_without_a_block_move_nothing(case):
 
 def test_partly_used_sectors_are_counted():
     """One warp reads contiguous elements, the other every second one."""
-    accesses = np.zeros(64, ptx_traffic.RECORD)
+    accesses = np.zeros(64, RECORD)
     accesses["thread"] = np.arange(64)
     accesses["bytes"] = 4
     accesses["address"][:32] = 4096 + 4 * np.arange(32)
     accesses["address"][32:] = 8192 + 8 * np.arange(32)
-    traffic = ptx_traffic.Traffic("k", accesses)
+    traffic = Traffic("k", accesses)
     assert traffic.bytes == traffic.distinct_bytes == 256
     assert traffic.sectors == traffic.distinct_sectors == 4 + 8
-    twice = ptx_traffic.Traffic("k", np.concatenate([accesses, accesses]))
+    twice = Traffic("k", np.concatenate([accesses, accesses]))
     assert (twice.bytes, twice.distinct_bytes) == (512, 256)
     assert (twice.sectors, twice.distinct_sectors) == (24, 12)

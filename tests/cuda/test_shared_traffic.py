@@ -1,4 +1,4 @@
-"""The memory traffic of the CUDA kernels for blocks that rows share. Run by ``test_traffic.py``.
+"""The memory traffic of the CUDA kernels for blocks that rows share.
 
 Every element of a tensor is moved once, in whole sectors of memory; a thread block reads the
 matrices of its pieces once. Launch parameters do not count.
@@ -8,13 +8,11 @@ import pytest
 import torch
 
 import mbf_kernels as mk
-from tests.support import ptx_traffic
-from tests.support.ptx_traffic import LOAD, SECTOR, STORE
-from tests.support.ptxcpu_module import load_ptxcpu
+from tests.ptx.traffic import LOAD, SECTOR, STORE
+
+pytestmark = [pytest.mark.cuda_ptx, pytest.mark.slow]
 
 FLOAT = 4  # bytes
-
-launches = ptx_traffic.record(load_ptxcpu())
 
 
 @pytest.fixture(params=[(128, 128, 64), (96, 256, 128), (300, 64, 16), (512, 72, 9)], ids=str)
@@ -24,7 +22,6 @@ def case(request, cuda_backend):
     blocks = mk.SharedBlocks(params, width)
     for (tensor,) in (params, grads, momenta, squares):
         assert tensor.data_ptr() % SECTOR == 0
-    launches.clear()
     return blocks, params, grads, momenta, squares
 
 
@@ -45,10 +42,10 @@ def matrices_of(blocks, traffic):
     return read.bytes / read.distinct_bytes
 
 
-def test_step(case):
+def test_step(case, recorded):
     blocks, params, grads, momenta, _ = case
     blocks.step_(params, grads, momenta, lr=0.1)
-    (traffic,) = launches
+    (traffic,) = recorded()
     check(traffic, grads, FLOAT, 0)
     check(traffic, momenta, FLOAT, FLOAT)
     check(traffic, params, FLOAT, FLOAT)
@@ -56,7 +53,7 @@ def test_step(case):
     assert traffic.of(STORE).bytes == 2 * FLOAT * params[0].numel()
 
 
-def test_rescaled_step(case):
+def test_rescaled_step(case, recorded):
     """The first launch writes the directions; the last reads them and moves the parameters."""
     blocks, params, grads, momenta, squares = case
     targets = torch.ones(1, dtype=torch.float64)
@@ -64,7 +61,7 @@ def test_rescaled_step(case):
         params, grads, momenta, lr=0.1, update=False, invert=False, second_moments=squares,
         target_norms=targets, refresh_target_norms=True,
     )  # fmt: skip
-    first, scale, last = launches
+    first, scale, last = recorded()
     check(first, grads, FLOAT, 0)
     check(first, momenta, FLOAT, FLOAT)
     check(first, squares, FLOAT, 0)
@@ -77,9 +74,10 @@ def test_rescaled_step(case):
     assert scale.within(targets).of(STORE).distinct_bytes == 8
 
 
-def test_update(case):
+def test_update(case, recorded):
     blocks, _, grads, _, squares = case
     blocks.update_(grads, 0.5, second_moments=squares)
+    launches = recorded()
     check(launches[0], grads, FLOAT, 0)
     check(launches[0], squares, FLOAT, FLOAT)
     stats = launches[-1].within(blocks._state.stats)

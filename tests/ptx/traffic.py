@@ -1,12 +1,10 @@
-"""Records what kernels read from and write to global memory while their PTX runs on the CPU.
+"""The traffic of a launch: what its threads read from and write to global memory.
 
 The instructions alone do not show it: they are masked, and their addresses are known only at run
-time. Here every access of every thread that is not masked off is one record. ``record(ptxcpu)``
-makes ptxcpu translate kernels so that they record; call it before the first kernel of a process is
-translated.
+time. Here every access of every thread that is not masked off is one record. Launch parameters do
+not count.
 """
 
-import ctypes
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,24 +13,11 @@ WARP = 32
 SECTOR = 32  # bytes that memory and caches move at a time
 LOAD, STORE, ATOMIC = 0, 1, 2
 
+# Record of runtime/launch.h.
 RECORD = np.dtype(
     [("address", "u8"), ("bytes", "u4"), ("line", "u4"), ("program", "u4"), ("thread", "u4"),
      ("kind", "u4"), ("unused", "u4")]
 )  # fmt: skip
-
-RECORDER = """#include "ptxrt.h"
-#include <vector>
-struct Access { u64 address; u32 bytes, line, program, thread, kind, unused; };
-static std::vector<Access> accesses;
-extern "C" u64 accesses_count() { return accesses.size(); }
-extern "C" const void* accesses_data() { return accesses.data(); }
-extern "C" void accesses_clear() { accesses.clear(); }
-template <int KIND> __attribute__((noinline)) static u8* recorded(Ctx* c, u64 a, u64 n, u32 line) {
-  u32 program = c->ctaid[0] + c->nctaid[0] * (c->ctaid[1] + c->nctaid[1] * c->ctaid[2]);
-  accesses.push_back({a, (u32)n, line, program, c->ltid, KIND, 0});
-  return AG(c, a, n, line);
-}
-"""
 
 
 @dataclass(frozen=True)
@@ -82,41 +67,6 @@ class Traffic:
         thread = a["program"].astype(np.uint64) * 1024 + a["thread"]
         repeat = _repeats(thread, a["line"])
         return _count_distinct(warp, a["line"], repeat, a["address"] // SECTOR)
-
-
-def record(ptxcpu):
-    """Returns a list to which every later launch appends its :class:`Traffic`."""
-    launches = []
-
-    class Gen(ptxcpu.Gen):
-        def module(self):
-            return super().module().replace('#include "ptxrt.h"\n', RECORDER, 1)
-
-        def addr(self, x, op, space, n, rw):
-            expression = super().addr(x, op, space, n, rw)
-            if expression.startswith("AG("):
-                return f"recorded<{rw}>" + expression[2:]
-            return expression
-
-    class Kernel(ptxcpu.Kernel):
-        def __call__(self, *args, **kwargs):
-            self.mod.lib.accesses_clear()
-            result = super().__call__(*args, **kwargs)
-            launches.append(Traffic(self.name, _recorded(self.mod.lib)))
-            return result
-
-    ptxcpu.Gen, ptxcpu.Kernel = Gen, Kernel
-    return launches
-
-
-def _recorded(library):
-    library.accesses_count.restype = ctypes.c_uint64
-    library.accesses_data.restype = ctypes.c_void_p
-    count = library.accesses_count()
-    if count == 0:
-        return np.empty(0, RECORD)
-    data = ctypes.string_at(library.accesses_data(), count * RECORD.itemsize)
-    return np.frombuffer(data, RECORD)
 
 
 def _count_distinct(*columns):
