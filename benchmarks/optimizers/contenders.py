@@ -103,13 +103,12 @@ def everyone() -> list[Contender | Absent]:
         GRAFT_LR,
         conv="filter",
         graft=True,
-        conv_block=288,
-        linear_block=128,
+        max_block=128,
         linear_power=-0.5,
         nesterov=True,
     )
-    middle = replace(graft, conv_block=MIDDLE_BLOCK, linear_block=MIDDLE_BLOCK)
-    narrow = replace(graft, conv_block=NARROW_BLOCK, linear_block=NARROW_BLOCK)
+    middle = replace(graft, max_block=MIDDLE_BLOCK)
+    narrow = replace(graft, max_block=NARROW_BLOCK)
     own = MbfRule(GRAFT_LR, graft=True, nesterov=True)
     return [
         _mbf(MBF_BARE, bare),

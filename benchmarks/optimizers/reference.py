@@ -48,8 +48,7 @@ class MbfRule:
     lr: float
     conv: str = "kernel"
     graft: bool = False
-    conv_block: int | None = None
-    linear_block: int | None = None
+    max_block: int | None = None
     linear_power: float = -1.0
     nesterov: bool = False
 
@@ -242,8 +241,7 @@ def _shared(
     """Rows ``(O, C)`` that share one block, or one for each piece."""
     moved = torch.zeros_like(rows[0], dtype=torch.float64)
     condition = 1.0
-    max_block = rule.linear_block if bias else rule.conv_block
-    pieces = list(_pieces(moved.shape[1], unit, bias, max_block))
+    pieces = list(_pieces(moved.shape[1], unit, bias, rule.max_block))
     for moment in _block_moments(rows, rule):
         damping = _damping(moment, rule, power)
         direction = torch.empty_like(moved)

@@ -76,7 +76,7 @@ def test_linear_layers_share_a_block_and_join_their_bias(graft: bool) -> None:
 
 def test_filters_are_cut_between_input_channels() -> None:
     model = _model()
-    rule = MbfRule(LR, conv="filter", conv_block=8)  # 2 of 4 channels with 4 elements each
+    rule = MbfRule(LR, conv="filter", max_block=8)  # 2 of 4 channels with 4 elements each
     gradients = _gradients(model)
     expected = expected_moves(model, gradients, rule)[4].moved
     for channels in (slice(0, 2), slice(2, 4)):

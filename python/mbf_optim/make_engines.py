@@ -40,13 +40,13 @@ def make_engines(
         if all(p.numel() == 0 for p in layer.parameters):
             continue
         kind = layer.kind(group["conv"], group["fc"])
-        shape = _block_shape(layer, kind, max_block_of(group, layer.family), graft)
+        shape = _block_shape(layer, kind, max_block_of(group), graft)
         check_inverse_dtype(layer.name, layer.weight, group["inverse_dtype"])
         power = 0.0 if shape is None else power_of(group, layer.family)
         key = (kind, layer.family, shape, power, layer.weight.dtype, layer.weight.device)
         together.setdefault(key, []).append(layer)
     engines: list[Engine] = []
-    for (kind, family, shape, power, _, _), members in together.items():
+    for (kind, _, shape, power, _, _), members in together.items():
         fitting = [engine for engine in present if _serves(engine, kind, members)]
         if fitting:
             engines.append(fitting[0])
@@ -56,7 +56,7 @@ def make_engines(
             _check_power(members[0], kind, power)
             engines.append(BlockEngine(members, kind, shape, group["inverse_dtype"], graft))
         else:
-            engines.append(SharedEngine(members, kind, max_block_of(group, family), graft))
+            engines.append(SharedEngine(members, kind, max_block_of(group), graft))
     return engines
 
 
@@ -67,7 +67,7 @@ def check_power(layers: Iterable[Layer], group: ParamGroup) -> None:
         if power == -1.0 or is_lazy(layer.weight):  # of which no shape is known yet
             continue
         kind = layer.kind(group["conv"], group["fc"])
-        max_block = max_block_of(group, layer.family)
+        max_block = max_block_of(group)
         shape = _block_shape(layer, kind, max_block, group["graft"] is not None)
         if isinstance(shape, int):
             _check_power(layer, kind, power)

@@ -82,8 +82,8 @@ class MBF(torch.optim.Optimizer):
         fc: ``"average"``, one matrix shared by all rows of a layer; ``"row"``, one per row.
         max_block: cuts the rows of ``average``, ``row`` and ``filter`` layers into pieces of at
             most this many columns, each with a matrix of its own (whole input channels for
-            ``filter``); None leaves rows whole. ``"auto"`` means, with ``graft``, 288 in
-            convolutions and 128 in linear layers, and None without.
+            ``filter``); None leaves rows whole. ``"auto"`` means 128 with ``graft`` and None
+            without.
         fisher: which gradients the statistics are taken from: ``"empirical"``, those of the steps;
             ``"true"``, those for labels sampled from the model (see :meth:`curvature`);
             ``"exact"``, those of single samples (see :meth:`sample_curvature`).

@@ -40,8 +40,7 @@ OPTIONS = (
 
 # What they are by default with ``graft``: docs/optimizer.md has the measurements.
 GRAFT_CONV = "filter"
-GRAFT_CONV_BLOCK = 288  # 32 channels of 3 x 3: the passes of a convolution dwarf any step
-GRAFT_LINEAR_BLOCK = 128
+GRAFT_BLOCK = 128  # the widest piece that the fused kernels of every device serve
 GRAFT_LINEAR_POWER = -0.5
 GRAFT_DAMPING = 0.3  # of inverses
 GRAFT_ROOT_DAMPING = 1e-3  # of inverse roots
@@ -204,14 +203,12 @@ def _reading_waits(tensor: Tensor) -> bool:
     return tensor.device.type != "cpu"
 
 
-def max_block_of(group: ParamGroup, family: str) -> int | None:
-    """The most columns of a piece in layers of this family; None if rows stay whole."""
+def max_block_of(group: ParamGroup) -> int | None:
+    """The most columns of a piece; None if rows stay whole."""
     max_block: int | str | None = group["max_block"]
     if not isinstance(max_block, str):
         return max_block
-    if group["graft"] is None:
-        return None
-    return GRAFT_CONV_BLOCK if family == "conv" else GRAFT_LINEAR_BLOCK
+    return None if group["graft"] is None else GRAFT_BLOCK
 
 
 def power_of(group: ParamGroup, family: str) -> float:
@@ -237,10 +234,9 @@ def damping_of(group: ParamGroup, power: float = -1.0) -> tuple[float, bool]:
 
 def shape_of(group: ParamGroup) -> dict[str, Any]:
     """What :data:`SHAPING_OPTIONS` mean, by name: several values can mean the same."""
-    families = ("conv", "linear")
     return {name: group[name] for name in SHAPING_OPTIONS} | {
-        "max_block": tuple(max_block_of(group, family) for family in families),
-        "power": tuple(power_of(group, family) for family in families),
+        "max_block": max_block_of(group),
+        "power": tuple(power_of(group, family) for family in ("conv", "linear")),
     }
 
 

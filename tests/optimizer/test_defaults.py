@@ -47,15 +47,15 @@ def test_what_is_set_stays():
 @pytest.mark.parametrize(
     ("options", "blocks"),
     [
-        ({"graft": "adam"}, {"filter": 3, "average": 3}),
+        ({"graft": "adam"}, {"filter": 5, "average": 3}),
         ({"graft": "adam", "max_block": 64}, {"filter": 10, "average": 5}),
         ({"graft": "adam", "max_block": None}, {"filter": 1, "average": 1}),
         ({"conv": "filter"}, {"filter": 1, "average": 1}),
     ],
     ids=["graft", "64 columns", "whole rows", "paper"],
 )
-def test_rows_are_cut_into_the_pieces_of_their_family(options, blocks):
-    """65 channels of 3 x 3 in pieces of 32, 256 inputs in pieces of 128 and the bias."""
+def test_rows_are_cut_into_pieces(options, blocks):
+    """By default 65 channels of 3 x 3 in pieces of 13, 256 inputs in pieces of 128 and the bias."""
     model = nn.Sequential(nn.Conv2d(65, 4, 3, bias=False), nn.Flatten(), nn.Linear(256, 5))
     opt = MBF(model, lr=1e-3, **options)
     for parameter in model.parameters():

@@ -299,13 +299,12 @@ class Float64MBF:
         elif kind == "diagonal":
             blocks = [np.arange(shapes[0][0]).reshape(-1, 1, 1)]
         elif kind == "linear":
-            blocks = linear_blocks(shapes[0], len(names) == 2, self.fc, self._most_columns(128))
+            blocks = linear_blocks(shapes[0], len(names) == 2, self.fc, self._most_columns())
         else:
             known = isinstance(module, _ConvNd)
             groups = module.groups if known else 1
             transposed = module.transposed if known else False
-            most = self._most_columns(288)
-            blocks = conv_blocks(shapes[0], self.conv, groups, transposed, most)
+            blocks = conv_blocks(shapes[0], self.conv, groups, transposed, self._most_columns())
         power = -1.0
         if kind in ("linear", "conv") and self.power is not None:
             power = self.power
@@ -313,11 +312,11 @@ class Float64MBF:
             power = -0.5
         return Layer(names, shapes, kind, blocks, power)
 
-    def _most_columns(self, default):
-        """Those of a piece, where the default with graft is this."""
+    def _most_columns(self):
+        """Those of a piece; None for whole rows."""
         if self.max_block != "auto":
             return self.max_block
-        return default if self.graft else None
+        return 128 if self.graft else None
 
     @np.errstate(invalid="ignore", over="ignore")
     def step(self, grads, curvature=None, **changed_hyperparameters):
