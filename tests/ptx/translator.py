@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tests.ptx.expressions import c_name
-from tests.ptx.instructions import arithmetic, control, memory, moves  # noqa: F401 (register)
+from tests.ptx.instructions import arithmetic, control, memory, moves  # noqa: F401 (registers them)
 from tests.ptx.instructions.control import c_label
 from tests.ptx.instructions.memory import late_name
 from tests.ptx.instructions.registry import Code, statement
