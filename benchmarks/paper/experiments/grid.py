@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -33,6 +34,7 @@ from .choices import (
 from .cnn import PAPER_NETWORKS, REDUCED_TEST, cnn_budget
 
 CHECKS = (0.25, 0.5)  # shares of the budget at which a point may be abandoned
+CNN_LOOKS = 4  # at the validation set, in a point's budget
 LEAST_OTHERS = 3  # points to compare with
 REDUCED_POINTS = {"autoencoder": 9, "cnn": 5}
 PAPER_POINTS = {"autoencoder": 56, "cnn": 70}  # of its largest grids: KFAC's and Adam's
@@ -156,10 +158,12 @@ def _budget(
         return autoencoder_budget(
             data or "mnist", seconds or (whole if full else SHORTER * whole), full
         )
-    if epochs is None and not full:
-        own = cnn_budget(network, "sgd-m", None, full).epochs or 0.0
-        epochs = SHORTER * own
-    return cnn_budget(network, method, epochs, full)
+    if full:
+        return cnn_budget(network, method, epochs, full)
+    own = cnn_budget(network, "sgd-m", None, full).epochs or 0.0
+    budget = cnn_budget(network, method, epochs or SHORTER * own, full)
+    # Validation takes as long as many steps, and a point is looked at where it may be given up.
+    return replace(budget, points=max(1, round(CNN_LOOKS / (budget.epochs or 1.0))))
 
 
 class Pruner:
