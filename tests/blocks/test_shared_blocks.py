@@ -483,6 +483,31 @@ def test_wide_pieces_are_served_by_plain_torch(extension):
     setting.check(1e-9)
 
 
+@pytest.mark.parametrize("parts", [None, 2])
+def test_statistics_of_wide_pieces(device, parts):
+    torch.manual_seed(0)
+    weight, bias = torch.zeros(7, 700, device=device), torch.zeros(7, device=device)
+    blocks = mk.SharedBlocks([mk.Rows(weight, bias)], max_block=390)
+    wanted = [torch.zeros(d, d, dtype=torch.float64) for d in (352, 349)]
+    for bad in (False, True):
+        weight, bias = draw(7, 700).float(), draw(7).float()
+        if bad:
+            weight[3, 5] = math.nan
+        for part in [(i, parts) for i in range(parts)] if parts else [None]:
+            blocks.update_([weight.to(device), bias.to(device)], 0.75, part=part)
+        rows = torch.cat([weight, bias[:, None]], dim=1).double()
+        for G, pieces in zip(wanted, (rows[:, :352].clone(), rows[:, 352:]), strict=True):
+            pieces[pieces.isnan().any(dim=1)] = 0.0
+            G.mul_(0.75).add_(pieces.T @ pieces, alpha=0.25 / 7)
+    found = blocks.stats()[0][0]
+    for G, exact in zip(found, wanted, strict=True):
+        d = len(exact)
+        close(G[:d, :d], exact, 1e-6)
+        assert torch.equal(G, G.T)
+        assert not G[d:].any()
+    assert blocks.left_out == 1
+
+
 @pytest.mark.parametrize("relative", [1e-3, 1e-4])
 @pytest.mark.parametrize("samples", [1, 32])
 def test_roots_of_matrices_of_low_rank_are_those_of_float64(samples, relative):
