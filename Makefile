@@ -22,10 +22,11 @@ FASHION := /usr/share/datasets/fashion-mnist
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-$(READY): requirements-dev.txt
+$(READY): requirements-dev.txt requirements-dev-alone.txt
 	@command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON); set PYTHON=/path/to/python3.10-or-newer"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements-dev-alone.txt
 	@touch $@
 
 $(BUILT): $(READY) setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.*)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -122,23 +119,9 @@ def test_norm_layers_take_the_gradient() -> None:
             torch.testing.assert_close(found.detach(), wanted)
 
 
-def _curvlinops() -> Any:
-    """The package, from a folder of its own if the environment variable names one."""
-    folder = os.environ.get("MBF_CURVLINOPS")
-    if folder:
-        sys.path.append(folder)
-    try:
-        return importlib.import_module("curvlinops")
-    except ImportError as error:
-        pytest.skip(f"curvlinops-for-pytorch is not installed: {error}")
-    finally:
-        if folder:
-            sys.path.remove(folder)
-
-
 def test_the_factors_are_those_of_curvlinops(monkeypatch: pytest.MonkeyPatch) -> None:
     """For given labels: its empirical factors are ours with these labels drawn from the model."""
-    package: Any = _curvlinops()
+    package: Any = pytest.importorskip("curvlinops")
     model = naive.model()
     ((images, labels),) = naive.batches(1)
     kfac = package.KFACLinearOperator(
