@@ -16,7 +16,7 @@ FOREIGN := $(PYTHON) -m tests.cpp.foreign_isa
 FASHION := /usr/share/datasets/fashion-mnist
 
 .PHONY: help demo images paper paper-smoke test fuzz load numerics torch-tests sanitize sanitize-quick foreign-isa packages matrix bench \
-	cubin cuda-import lint format build clean
+	gpu-check cubin cuda-import lint format build clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -91,6 +91,9 @@ foreign-isa:  ## NEON in qemu and AVX-512 emulated by SIMDe: the C++ tests (inst
 bench: $(BUILT)  ## time the kernels and whole optimizer steps, beside their targets (DEVICE=cuda: on a GPU)
 	$(BIN)/python -m benchmarks.micro --full --device $(DEVICE)
 	$(BIN)/python -m benchmarks.optimizers --device $(DEVICE)
+
+gpu-check: $(BUILT)  ## on a machine with a GPU: tests, sanitizers, benchmarks, measured against predicted times; writes gpu-check.md (QUICK=1)
+	$(BIN)/python -m benchmarks.gpu_check $(if $(QUICK),--quick) $(if $(filter cuda%,$(DEVICE)),--device $(DEVICE)) $(if $(OUTPUT),--output $(OUTPUT))
 
 cubin: $(BUILT)  ## compile the GPU kernels for every architecture and write the tables of docs/gpu.md
 	$(BIN)/python -m benchmarks.gpu_code

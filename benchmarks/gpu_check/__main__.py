@@ -1,0 +1,5 @@
+"""``python -m benchmarks.gpu_check``."""
+
+from .cli import main
+
+main()
