@@ -46,9 +46,29 @@ class Group:
     dashes: Dashes
     records: Sequence[Json]
 
+    @property
+    def title(self) -> str:
+        """The label, with the number of seeds that diverged if there are any."""
+        count = len(self.diverged)
+        if not count:
+            return self.label
+        return f"{self.label}, {f'{count} of {len(self.records)} ' if self.kept else ''}diverged"
+
+    @property
+    def diverged(self) -> list[Json]:
+        """The runs that diverged."""
+        return [record for record in self.records if record["result"]["end"] == "diverged"]
+
+    @property
+    def kept(self) -> list[Json]:
+        """The runs that did not: those of the curve."""
+        return [record for record in self.records if record["result"]["end"] != "diverged"]
+
     def column(self, name: str) -> list[list[float]]:
-        """The values of a column of the points, for each seed, as far as all seeds have them."""
-        columns = [record["result"]["points"][name] for record in self.records]
+        """The values of a column of the points, for each kept run, as far as all have them."""
+        if not self.kept:
+            return []
+        columns = [record["result"]["points"][name] for record in self.kept]
         common = min(map(len, columns))
         return [
             [math.nan if value is None else float(value) for value in column[:common]]
@@ -56,11 +76,11 @@ class Group:
         ]
 
     def mean(self, name: str) -> list[float]:
-        """The mean over seeds at every point."""
+        """The mean over kept runs at every point."""
         return [fmean(values) for values in zip(*self.column(name), strict=True)]
 
     def deviation(self, name: str) -> list[float]:
-        """The standard deviation over seeds at every point."""
+        """The standard deviation over kept runs at every point."""
         return [_deviation(values) for values in zip(*self.column(name), strict=True)]
 
     def last(self, name: str) -> list[float]:
@@ -71,11 +91,6 @@ class Group:
             diverged = record["result"]["end"] == "diverged" or not column or column[-1] is None
             found.append(math.nan if diverged else float(column[-1]))
         return found
-
-    @property
-    def diverged(self) -> int:
-        """The number of seeds that diverged."""
-        return sum(record["result"]["end"] == "diverged" for record in self.records)
 
 
 def _deviation(values: Sequence[float]) -> float:

@@ -33,7 +33,8 @@ def write_curves(
 ) -> None:
     """Training above test, over epochs on the left and over time on the right.
 
-    Lines are means over seeds, bands reach one standard deviation either way.
+    Lines are means over seeds, bands reach one standard deviation either way. A run that diverged
+    is a line of its own, thin and ending with a cross, and no part of the mean.
     """
     figure, panels = plt.subplots(2, 2, figsize=(12, 8), layout="constrained", sharex="col")
     upper: Row = ("train_loss", "training loss", None)
@@ -63,11 +64,21 @@ def _draw(
         middle = [change(value) for value in middle]
         factor = abs(change(1.0) - change(0.0))
         spread = [factor * value for value in spread]
-    axes.plot(places, middle, label=group.label, color=group.colour, linestyle=group.dashes)
-    if len(group.records) > 1:
+    look = {"color": group.colour, "linestyle": group.dashes}
+    axes.plot(places, middle, label=group.title, **look)
+    if len(group.kept) > 1:
         lowest = [max(m - s, 1e-3 * m) for m, s in zip(middle, spread, strict=True)]
         highest = [m + s for m, s in zip(middle, spread, strict=True)]
         axes.fill_between(places, lowest, highest, color=group.colour, alpha=0.15, linewidth=0)
+    for record in group.diverged:
+        points = record["result"]["points"]
+        pairs = zip(points[x], points[column], strict=True)
+        known = [(place, value) for place, value in pairs if value is not None]
+        if not known:
+            continue
+        values = [value if change is None else change(value) for _, value in known]
+        axes.plot([place for place, _ in known], values, linewidth=0.7, **look)
+        axes.plot(known[-1][0], values[-1], marker="x", color=group.colour)
 
 
 def _log_scale(axes: Any) -> None:

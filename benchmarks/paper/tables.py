@@ -45,7 +45,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _cells(problem: Problem, group: Group) -> list[str]:
-    results = [record["result"] for record in group.records]
+    results = [record["result"] for record in group.kept or group.records]
     if problem.classifies:
         figure = spread([100.0 * value for value in group.last("test_accuracy")], " %", 2)
     else:
@@ -68,13 +68,16 @@ def _cells(problem: Problem, group: Group) -> list[str]:
 
 
 def spread(values: Sequence[float], unit: str = "", digits: int | None = None) -> str:
-    """Mean +- standard deviation, or how many of the values there are none of."""
-    missing = sum(map(math.isnan, values))
-    if missing:
-        return "diverged" if missing == len(values) else f"{missing} of {len(values)} diverged"
+    """Mean +- standard deviation of those that are numbers, and how many are not."""
+    known = [value for value in values if not math.isnan(value)]
+    if not known:
+        return "diverged"
 
     def text(value: float) -> str:
         return f"{value:.4g}" if digits is None else f"{value:.{digits}f}"
 
-    middle = f"{text(fmean(values))}{unit}"
-    return middle if len(values) == 1 else f"{middle} +- {stdev(values):.2g}"
+    found = f"{text(fmean(known))}{unit}"
+    if len(known) > 1:
+        found += f" +- {stdev(known):.2g}"
+    missing = len(values) - len(known)
+    return f"{found}; {missing} of {len(values)} diverged" if missing else found

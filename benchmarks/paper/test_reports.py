@@ -71,6 +71,28 @@ def test_a_seed_that_diverged_has_no_final_figure() -> None:
     assert [math.isnan(value) for value in group.last("train_loss")] == [True, True, False]
 
 
+def test_a_curve_is_the_mean_of_the_seeds_that_did_not_diverge() -> None:
+    runs = [_record("mbf", [3.0, 1.0]), _record("mbf", [9.0], end="diverged")]
+    group = Group("x", "black", "-", [*runs, _record("mbf", [5.0, 2.0])])
+    assert group.mean("train_loss") == [4.0, 1.5]
+    assert group.title == "x, 1 of 3 diverged"
+    assert Group("x", "black", "-", runs[:1]).title == "x"
+    none = Group("x", "black", "-", runs[1:])
+    assert (none.title, none.mean("train_loss")) == ("x, diverged", [])
+
+
+def test_the_time_of_a_method_is_that_of_the_seeds_that_did_not_diverge(
+    autoencoder: Problem,
+) -> None:
+    stopped = _record("mbf", [4.0], end="diverged")
+    stopped["result"]["seconds"] = 100.0
+    groups = by_method([_record("mbf", [4.0, 2.0]), stopped], autoencoder)
+    row = next(row for row in _printed(autoencoder, groups).splitlines() if "MBF" in row)
+    cells = [cell.strip() for cell in row.split("│")[1:-1]]
+    assert cells[1] == "2; 1 of 2 diverged"
+    assert cells[4] == "5.0"
+
+
 def test_groups_are_labelled_with_their_hyper_parameters(
     autoencoder: Problem, cnn: Problem
 ) -> None:
@@ -90,7 +112,8 @@ def test_groups_are_labelled_with_their_hyper_parameters(
     [
         ([1.0, 2.0, 3.0], "2 +- 1"),
         ([1.23456], "1.235"),
-        ([math.nan, 1.0], "1 of 2 diverged"),
+        ([math.nan, 1.0], "1; 1 of 2 diverged"),
+        ([3.0, math.nan, 1.0], "2 +- 1.4; 1 of 3 diverged"),
         ([math.nan, math.nan], "diverged"),
     ],
 )
