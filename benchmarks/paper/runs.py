@@ -77,9 +77,16 @@ class Experiment:
         Ctrl-C ends it early, with the records so far, and sets ``interrupted``.
 
         Args:
-            give_up: is called before every run and returns when to end it early.
+            give_up: is called before every run and returns when to end it early. Without it, runs
+                that were ended early before are missing.
         """
-        missing = sum(self.store.find(run.key) is None for run in runs)
+
+        def finished(run: PlannedRun) -> Json | None:
+            record = self.store.find(run.key)
+            abandoned = record is not None and record["result"]["end"] == "abandoned"
+            return None if abandoned and give_up is None else record
+
+        missing = sum(finished(run) is None for run in runs)
         if missing < len(runs):
             done = f"{len(runs) - missing} of {len(runs)} runs are finished already"
             self.console.print(f"{done} ({self.store.path}).", highlight=False, markup=False)
@@ -87,7 +94,7 @@ class Experiment:
         with RunsBar(self.console, missing) as bar:
             try:
                 for run in runs:
-                    record = self.store.find(run.key)
+                    record = finished(run)
                     if record is None:
                         bar.begin(str(run))
                         record = self._carry_out(run, bar, give_up(run) if give_up else None)

@@ -26,8 +26,9 @@ class Store:
     """A file of finished runs.
 
     Every line is an object with ``run``, which says all that determines the run, and what came
-    of it. A run that is in the file is not repeated. A last line without its end, which a kill
-    leaves behind, is dropped. While a store is open, no other process can open it.
+    of it. A run that is in the file is not repeated. If one was repeated all the same, its newest
+    line counts. A last line without its end, which a kill leaves behind, is dropped. While a store
+    is open, no other process can open it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,7 +64,7 @@ class Store:
         self._file.write(line.encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
-        self.records.append(record)
+        self.records[:] = _newest([*self.records, record])
         return record
 
 
@@ -89,4 +90,9 @@ def _parsed(path: Path, content: bytes) -> list[Json]:
         if not isinstance(record, dict) or not isinstance(record.get("run"), dict):
             raise StoreError(f"{path}, line {number}: expected an object with a run, got {record}")
         records.append(record)
-    return records
+    return _newest(records)
+
+
+def _newest(records: list[Json]) -> list[Json]:
+    """The last record of every run, in the order in which the runs came first."""
+    return list({json.dumps(record["run"], sort_keys=True): record for record in records}.values())

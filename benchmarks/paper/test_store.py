@@ -28,6 +28,18 @@ def test_a_finished_run_is_found_again(tmp_path: Path) -> None:
     assert read_records(tmp_path / "nothing.jsonl") == []
 
 
+def test_the_newest_line_of_a_run_counts(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    with Store(path) as store:
+        for seed, result in ((1, "old"), (2, "other"), (1, "new")):
+            store.add({"seed": seed}, result=result)
+        records = store.records.copy()
+        assert store.find({"seed": 1}) == {"run": {"seed": 1}, "result": "new"}
+    assert [record["result"] for record in records] == ["new", "other"]
+    assert read_records(path) == records
+    assert len(path.read_text().splitlines()) == 3
+
+
 @pytest.mark.parametrize("cut", range(1, 20, 3))
 def test_a_half_written_last_line_is_dropped(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "runs.jsonl"

@@ -78,7 +78,12 @@ FULL = words(
 )
 @batch_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The seed.")
-@click.option("--keep-all", is_flag=True, help="Give no point up before its budget is used.")
+@click.option(
+    "--keep-all",
+    is_flag=True,
+    help="Give no point up before its budget is used, and repeat those that were given up before: "
+    "for landscapes, which get a picture of their own.",
+)
 @optimizer_option(*COMPARED)
 @experiment_options
 def command(
@@ -138,7 +143,8 @@ def command(
             (METHODS[name].title, [r for r in records if r["run"]["optimizer"] == name])
             for name in optimizers
         ]
-        picture = path.with_suffix(".png")
+        name = f"landscape-{problem.name}" if keep_all else path.stem
+        picture = path.with_name(f"{name}.png")
         shown = [(title, own) for title, own in grids if own]
         write_landscapes(picture, problem, shown, where(experiment.machine))
         console.print(f"Written: {path}, {picture}", highlight=False, markup=False)

@@ -15,7 +15,7 @@ from ..runner import train
 from ..store import read_records
 
 AUTOENCODER = "autoencoder --data digits --seconds 0.05 --seeds 2 --batch 200 --optimizer mbf"
-GRID = "grid --data digits --seconds 0.1 --points 4 --batch 200 --optimizer adam --keep-all"
+GRID = "grid --data digits --seconds 0.1 --points 4 --batch 200 --optimizer adam"
 
 
 def _invoke(line: str, output: Path) -> Result:
@@ -72,15 +72,33 @@ def test_other_seeds_budgets_and_settings_are_other_runs(tmp_path: Path) -> None
 
 
 def test_a_grid_decides_what_later_runs_take(tmp_path: Path) -> None:
-    result = _ok(GRID, tmp_path)
+    result = _ok(f"{GRID} --keep-all", tmp_path)
     assert "best of the grid" in result.output
-    assert (tmp_path / "grid-autoencoder-digits.png").stat().st_size > 0
+    assert (tmp_path / "landscape-autoencoder-digits.png").stat().st_size > 0
+    assert not (tmp_path / "grid-autoencoder-digits.png").exists()
     records = read_records(tmp_path / "grid-autoencoder-digits.jsonl")
     assert len(records) == 4
     best = min(records, key=lambda r: r["result"]["points"]["train_loss"][-1])
     _ok(AUTOENCODER.replace("mbf", "adam"), tmp_path)
     (run, _) = read_records(tmp_path / "autoencoder-digits.jsonl")
     assert run["run"]["settings"] == best["run"]["settings"]
+
+
+def test_a_landscape_repeats_the_points_that_a_grid_gave_up(tmp_path: Path) -> None:
+    _ok(f"{GRID} --keep-all", tmp_path)
+    path = tmp_path / "grid-autoencoder-digits.jsonl"
+    records = read_records(path)
+    assert [record["result"]["end"] for record in records] == ["finished"] * 4
+    records[2]["result"]["end"] = "abandoned"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    _ok(GRID, tmp_path)
+    assert (tmp_path / "grid-autoencoder-digits.png").stat().st_size > 0
+    assert read_records(path) == records
+    _ok(f"{GRID} --keep-all", tmp_path)
+    again = read_records(path)
+    assert [record["run"] for record in again] == [record["run"] for record in records]
+    assert [record["result"]["end"] for record in again] == ["finished"] * 4
+    assert [a == b for a, b in zip(again, records, strict=True)] == [True, True, False, True]
 
 
 def test_cnns_have_fewer_epochs_with_mbf_and_a_learning_rate_that_decays(tmp_path: Path) -> None:
