@@ -60,6 +60,26 @@ def _large_pages() -> str | None:
         return None
 
 
+def _sources() -> str | None:
+    """The commit of the sources, with a plus sign if they have been changed; None if unknown."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        commit = subprocess.run(
+            [*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, timeout=10
+        )
+        changes = subprocess.run(
+            [*git, "status", "--porcelain", "--untracked-files=no", "--", ":/*.py", ":/csrc"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if commit.returncode:
+        return None
+    return commit.stdout.strip() + ("+" if changes.stdout else "")
+
+
 def load_average() -> float | None:
     """The load average of the last minute, or None if the system does not report it."""
     try:
@@ -87,6 +107,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "compiler": _compiler(),
+        "sources": _sources(),
         "mbf_kernels": asdict(mk.build_info()),
     }
 

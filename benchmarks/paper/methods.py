@@ -55,6 +55,7 @@ def _adam(model: nn.Module, task: Task, settings: Settings) -> Stepper:
         betas=(settings.momentum, ADAM_BETA2),
         eps=ADAM_DAMPING if settings.damping is None else settings.damping,
         weight_decay=settings.weight_decay,
+        fused=True,  # torch's fastest form
     )
     return GradientStepper(model, task, optimizer)
 

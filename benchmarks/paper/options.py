@@ -103,9 +103,11 @@ def console_for_results() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=130)
 
 
-def prepare(threads: int) -> Console:
-    """Sets the number of threads and the meaning of a kill; returns the console for tables."""
+def prepare(threads: int, device: torch.device) -> Console:
+    """Sets threads, current device and the meaning of a kill; returns the console for tables."""
     torch.set_num_threads(threads)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed experiment still reports
     return console_for_results()
 

@@ -27,10 +27,11 @@ def open_store(path: Path) -> Store:
         raise click.ClickException(str(error)) from error
 
 
-def where(described: Json) -> str:
-    """The machine, in a few words for the title of a picture."""
-    device = described["device"]
-    return str(described["cpu"] if device == "cpu" else device)
+def where(records: Sequence[Json]) -> str:
+    """The machines that records were made on, in a few words for the title of a picture."""
+    machines = [record["machine"] for record in records]
+    names = [one["cpu"] if one["device"] == "cpu" else one["device"] for one in machines]
+    return ", ".join(dict.fromkeys(names))
 
 
 def run_and_report(
@@ -54,7 +55,7 @@ def run_and_report(
     if groups:
         print_groups(console, problem, groups, device.type)
         picture = path.with_suffix(".png")
-        write_curves(picture, problem, groups, where(experiment.machine), device.type)
+        write_curves(picture, problem, groups, where(records), device.type)
         console.print(f"Written: {path}, {picture}", highlight=False, markup=False)
     end_if_interrupted(console, experiment)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from statistics import fmean
 from typing import Any
 
@@ -28,7 +27,7 @@ class Budget:
         decay_every: the share of the epochs after which the learning rate falls to a tenth; None
             for a constant one.
         points: the number of points of the curves per epoch.
-        warm_batches: batches of the warm start; None for all training examples.
+        warm_batches: batches of the warm start, drawn at random; None for all training examples.
     """
 
     seconds: float | None = None
@@ -80,6 +79,7 @@ class Result:
         first_loss: the loss of the first batch, before any step.
         end: why the run ended: ``finished``, ``diverged`` or ``abandoned``.
         error: what the optimizer raised when it diverged, if it did.
+        failures: inversions that failed (see :attr:`Stepper.failures`).
     """
 
     points: list[Point] = field(default_factory=list)
@@ -90,6 +90,7 @@ class Result:
     seconds: float = 0.0
     warm_seconds: float = 0.0
     state_bytes: int = 0
+    failures: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """The same with lists for the curves. A number that is not finite is None."""
@@ -141,6 +142,7 @@ class _Run:
         self.problem = problem
         self.stepper = stepper
         self.budget = budget
+        self.seed = seed
         self.generator = torch.Generator().manual_seed(seed)
         self.clock = Clock(device)
         self.result = Result()
@@ -184,14 +186,17 @@ class _Run:
             result.end, result.error = "diverged", str(error)
         result.seconds = self.clock.seconds
         result.state_bytes = self.stepper.state_bytes
+        result.failures = self.stepper.failures
         return result
 
     def _warm_start(self) -> None:
-        data = self.problem.data
-        batches = data.in_order(data.train, self.problem.batch_size)
-        limited = islice(batches, self.budget.warm_batches)
+        data, size, count = self.problem.data, self.problem.batch_size, self.budget.warm_batches
+        if count is None:
+            batches = data.in_order(data.train, size)
+        else:  # not the first ones: some sets are sorted
+            batches = data.sampled(size, count, torch.Generator().manual_seed(self.seed))
         with self.clock:
-            self.stepper.warm_start(limited)
+            self.stepper.warm_start(batches)
         self.result.warm_seconds = self.clock.seconds
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 import click
@@ -71,12 +71,16 @@ class Experiment:
         self.machine = machine
         self.interrupted = False
 
-    def carry_out(self, runs: Sequence[PlannedRun], give_up: Choose | None = None) -> list[Json]:
+    def carry_out(
+        self, runs: Iterable[PlannedRun], give_up: Choose | None = None, count: int | None = None
+    ) -> list[Json]:
         """The records of all runs, in their order; those that are missing are carried out now.
 
         Ctrl-C ends it early, with the records so far, and sets ``interrupted``.
 
         Args:
+            runs: if it is not a sequence, a run may depend on what became of those before it.
+            count: the number of runs, at most, if they are not a sequence.
             give_up: is called before every run and returns when to end it early. Without it, runs
                 that were ended early before are missing.
         """
@@ -86,12 +90,13 @@ class Experiment:
             abandoned = record is not None and record["result"]["end"] == "abandoned"
             return None if abandoned and give_up is None else record
 
-        missing = sum(finished(run) is None for run in runs)
-        if missing < len(runs):
-            done = f"{len(runs) - missing} of {len(runs)} runs are finished already"
-            self.console.print(f"{done} ({self.store.path}).", highlight=False, markup=False)
+        if isinstance(runs, Sequence):
+            count = len(runs)
+            if done := sum(finished(run) is not None for run in runs):
+                text = f"{done} of {count} runs are finished already ({self.store.path})."
+                self.console.print(text, highlight=False, markup=False)
         records = []
-        with RunsBar(self.console, missing) as bar:
+        with RunsBar(self.console, count or 0) as bar:
             try:
                 for run in runs:
                     record = finished(run)
@@ -99,6 +104,8 @@ class Experiment:
                         bar.begin(str(run))
                         record = self._carry_out(run, bar, give_up(run) if give_up else None)
                         bar.end()
+                    else:
+                        bar.skip()
                     records.append(record)
             except KeyboardInterrupt:
                 self.interrupted = True
@@ -131,6 +138,7 @@ class RunsBar:
 
     def __init__(self, console: Console, runs: int) -> None:
         self.progress = remaining_bar(console, TextColumn("{task.fields[title]}"))
+        self.runs = runs
         self.task = self.progress.add_task("", total=float(runs), title="")
         self.finished = 0
 
@@ -147,6 +155,11 @@ class RunsBar:
     def show(self, share: float, result: Result) -> None:
         loss = f"loss {result.points[-1].train_loss:.4g}" if result.points else ""
         self.progress.update(self.task, completed=self.finished + share, description=loss)
+
+    def skip(self) -> None:
+        """One run less: it is finished already, and would make the time left look short."""
+        self.runs -= 1
+        self.progress.update(self.task, total=float(self.runs))
 
     def end(self) -> None:
         self.finished += 1

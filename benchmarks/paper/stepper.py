@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from mbf_optim import MBF
+
 from ..common.state_bytes import state_bytes
 from .task import Task
 
@@ -54,6 +56,16 @@ class Stepper(ABC):
             for param, old in zip(params, before, strict=True):
                 param.copy_(old)
         return found
+
+    @property
+    def failures(self) -> int:
+        """The inversions so far that failed, so that a matrix kept its last inverse.
+
+        Of MBF, the blocks that failed at the last refresh.
+        """
+        if isinstance(self.optimizer, MBF):
+            return int(self.optimizer.diagnostics()["failed_blocks"])
+        return int(getattr(self.optimizer, "failures", 0))
 
     @property
     def state_bytes(self) -> int:

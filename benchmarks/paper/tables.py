@@ -37,6 +37,13 @@ def print_groups(console: Console, problem: Problem, groups: Sequence[Group], de
         style = "bold" if _mean(group.last("train_loss")) == best else ""
         table.add_row(*(Text(cell, style=style) for cell in _cells(problem, group)))
     console.print(table)
+    for group in groups:
+        failures = sum(record["result"].get("failures", 0) for record in group.records)
+        if failures:
+            text = (
+                f"{group.label}: {failures} matrices were not inverted and kept their last inverse."
+            )
+            console.print(text, style="yellow", highlight=False, markup=False)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -19,6 +19,7 @@ from .tuning import (
     GridPoint,
     UntunedError,
     axes_for,
+    for_budget,
     grid_path,
     grid_points,
     near_rates,
@@ -46,10 +47,15 @@ def test_every_method_has_the_same_number_of_points_around_the_papers_best(
 ) -> None:
     for problem in (autoencoder, cnn):
         for name in (*COMPARED, "mbf-true"):
-            for count in (1, 9, 70):
+            for count in (1, 9, 14):
                 points = grid_points(problem, name, count)
                 assert len(set(points)) == count
                 assert points[0] == paper_best(problem, name)
+
+
+def test_learning_rates_do_not_go_on_without_end(autoencoder: Problem) -> None:
+    rates = [point.lr for point in grid_points(autoencoder, "sgd-m", 56)]
+    assert (min(rates), max(rates), len(rates)) == (1e-6, 3.0, 14)
 
 
 def test_a_small_grid_has_the_neighbours_of_the_best_point(autoencoder: Problem) -> None:
@@ -126,12 +132,13 @@ def _add(
     loss: float,
     end: str = "finished",
     seconds: float = 2,
+    method: str = "adam",
 ) -> None:
     run = PlannedRun(
         experiment="grid",
         problem=problem,
-        method="adam",
-        settings=settings_at(problem, "adam", GridPoint(lr, 1e-4), 0),
+        method=method,
+        settings=settings_at(problem, method, GridPoint(lr, 1e-4), 0),
         seed=0,
         budget=Budget(seconds=seconds),
         device=CPU,
@@ -152,6 +159,41 @@ def test_the_best_finished_point_of_the_longest_grid_is_taken(
         _add(store, autoencoder, 1e-5, 0.1, seconds=1)
     assert tuned_point(tmp_path, autoencoder, "adam") == (GridPoint(3e-3, 1e-4), "grid")
     assert tuned_point(tmp_path, autoencoder, "mbf")[1] == "paper"
+
+
+def test_a_variant_takes_the_best_point_of_mbf_unless_it_has_its_own(
+    tmp_path: Path, autoencoder: Problem
+) -> None:
+    with Store(grid_path(tmp_path, autoencoder)) as store:
+        _add(store, autoencoder, 3e-6, 0.5, method="mbf")
+        assert tuned_point(tmp_path, autoencoder, "mbf-true") == (GridPoint(3e-6, 1e-4), "grid")
+        assert tuned_point(tmp_path, autoencoder, "kfac")[1] == "paper"
+        _add(store, autoencoder, 1e-6, 0.6, method="mbf-true")
+    assert tuned_point(tmp_path, autoencoder, "mbf-true") == (GridPoint(1e-6, 1e-4), "grid")
+
+
+def test_a_grid_of_other_batches_or_examples_does_not_count(
+    tmp_path: Path, autoencoder: Problem
+) -> None:
+    with Store(grid_path(tmp_path, autoencoder)) as store:
+        _add(store, autoencoder.with_batch(10), 1e-3, 0.5)
+        _add(store, autoencoder.subset(100, None), 1e-3, 0.5)
+    assert tuned_point(tmp_path, autoencoder, "adam")[1] == "paper"
+
+
+def test_short_runs_update_and_invert_more_often(cnn: Problem) -> None:
+    settings = settings_at(cnn, "kfac", GridPoint(1e-3, 0.1), 0)
+
+    def times(epochs: float | None) -> tuple[int, int]:
+        budget = Budget(epochs=epochs, seconds=1.0)
+        found = for_budget(settings, cnn, budget)
+        return found.stats_every, found.inverse_every
+
+    per_epoch = cnn.steps_per_epoch
+    assert times(None) == times(1000 / per_epoch) == (10, 100)
+    assert times(500 / per_epoch) == (5, 50)
+    assert times(39 / per_epoch) == (1, 3)
+    assert times(1 / per_epoch) == (1, 1)
 
 
 def test_cnns_are_tuned_for_accuracy(tmp_path: Path, cnn: Problem) -> None:

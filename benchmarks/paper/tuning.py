@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .paper_values import (
@@ -17,10 +18,14 @@ from .paper_values import (
     grid_name,
 )
 from .problems import Problem
+from .runner import Budget
 from .settings import Settings
 from .store import Json, read_records
 
 DECAY_WEIGHT = 4  # of a squared step of the weight decay, in steps of the learning rate
+BEYOND = 4  # learning rates that a grid may have beyond each end of the paper's
+REFRESHES = 10  # that a run of some epochs has at least
+FIXED = 2 / 3  # of a grid's points lie around the paper's best one, the others around its own
 
 
 @dataclass(frozen=True)
@@ -70,13 +75,13 @@ def grid_points(problem: Problem, method: str, count: int) -> list[GridPoint]:
     """``count`` points around the paper's best one, nearest first.
 
     Those of the paper's grid come before all others. If it has fewer, its learning rates are
-    continued beyond both ends, so that every method has the same number of points. A step of the
-    weight decay counts as two of the learning rate, which decides short runs.
+    continued beyond both ends, by ``BEYOND`` at most, so that methods have the same number of
+    points. A step of the weight decay counts as two of the learning rate, which decides short runs.
     """
     axes, centre = axes_for(problem, method), paper_best(problem, method)
     rates = dict(enumerate(axes.rates))
     below, above = _lattice_place(axes.rates[0]), _lattice_place(axes.rates[-1])
-    for step in range(1, count + 1):
+    for step in range(1, BEYOND + 1):
         rates[-step] = _lattice_value(below - step)
         rates[len(axes.rates) - 1 + step] = _lattice_value(above + step)
     middle = (_nearest(list(axes.rates), centre.lr), axes.seconds.index(centre.second))
@@ -93,6 +98,42 @@ def grid_points(problem: Problem, method: str, count: int) -> list[GridPoint]:
     # The sort is stable and keeps the order of the axes among points at the same distance.
     candidates.sort(key=lambda candidate: candidate[:2])
     return [point for *_, point in candidates[:count]]
+
+
+def next_point(
+    problem: Problem, method: str, count: int, records: Sequence[Json]
+) -> GridPoint | None:
+    """The next of ``count`` points of a grid that goes where the losses are low.
+
+    The first two thirds lie around the paper's best point. Each of the others is a neighbour of the
+    best point so far, so that the best one is not at the edge of what was tried if that can be
+    helped.
+
+    Args:
+        records: those of the method's grid so far.
+
+    Returns:
+        the point; None if there are no more.
+    """
+    tried = [point_of(record["run"], problem) for record in records]
+    if len(tried) >= count:
+        return None
+    around = grid_points(problem, method, count)
+    wanted = around[: math.ceil(FIXED * count)]
+    scores = [score(record, problem) for record in records]
+    if min(scores, default=math.inf) < math.inf:
+        wanted += neighbours(problem, method, tried[scores.index(min(scores))])
+    return next((point for point in [*wanted, *around] if point not in tried), None)
+
+
+def neighbours(problem: Problem, method: str, point: GridPoint) -> list[GridPoint]:
+    """The points beside one of a grid: other learning rates first, then other second values."""
+    axes = axes_for(problem, method)
+    place = _lattice_place(point.lr)
+    found = [GridPoint(_lattice_value(place + step), point.second) for step in (1, -1)]
+    at = axes.seconds.index(point.second)
+    seconds = [axes.seconds[i] for i in (at + 1, at - 1) if 0 <= i < len(axes.seconds)]
+    return found + [GridPoint(point.lr, second) for second in seconds]
 
 
 def _lattice_value(place: int) -> float:
@@ -141,6 +182,21 @@ def settings_at(problem: Problem, method: str, point: GridPoint, seed: int) -> S
     )
 
 
+def for_budget(settings: Settings, problem: Problem, budget: Budget) -> Settings:
+    """The settings for a run of some epochs: one that is short updates and inverts more often.
+
+    The paper's T2 of 100 steps would leave it with the inverse of its warm start. ``REFRESHES``
+    inversions are the least, with as many updates between them as in the paper.
+    """
+    if budget.epochs is None:
+        return settings
+    steps = round(budget.epochs * problem.steps_per_epoch)
+    inverse_every = min(settings.inverse_every, max(1, steps // REFRESHES))
+    ratio = max(1, settings.inverse_every // settings.stats_every)
+    stats_every = min(settings.stats_every, max(1, inverse_every // ratio))
+    return replace(settings, stats_every=stats_every, inverse_every=inverse_every)
+
+
 def point_of(run: Json, problem: Problem) -> GridPoint:
     """The point of the grid that a stored run was at."""
     settings = run["settings"]
@@ -169,16 +225,22 @@ def score(record: Json, problem: Problem) -> float:
 def tuned_point(output: Path, problem: Problem, method: str) -> tuple[GridPoint, str]:
     """The best point of the method's grid in ``output``, or the paper's; and which of them it is.
 
-    Among grids with different budgets the longest counts.
+    Among grids with different budgets the longest counts. A variant of MBF without a grid of its
+    own takes the best point of MBF's: both start from the same.
 
     Raises:
         UntunedError: there is neither.
     """
-    records = [
+    finished = [
         record
         for record in read_records(grid_path(output, problem))
-        if record["run"]["optimizer"] == method and math.isfinite(score(record, problem))
+        if record["run"]["batch_size"] == problem.batch_size
+        and record["run"]["examples"][0] == len(problem.data.train)
+        and math.isfinite(score(record, problem))
     ]
+    records: list[Json] = []
+    for name in (method, grid_name(method)):
+        records = records or [r for r in finished if r["run"]["optimizer"] == name]
     if not records:
         return paper_best(problem, method), "paper"
     longest = max(_length(record) for record in records)

@@ -21,13 +21,12 @@ def inverse_root(matrix: Tensor, damping: float, power: int) -> Tensor | None:
     columns and are exact; Shampoo would lose most of its time in the iteration.
 
     Returns:
-        the root, or None if the matrix is not finite or has an eigenvalue that is not positive.
+        the root, or None if the matrix is not finite or an eigenvalue of the damped one is not
+        positive.
     """
     if matrix.device.type != "cpu":
         return coupled_newton(matrix, damping, power)
-    damped = matrix.clone()
-    damped.diagonal().add_(damping)
-    return _root_of_eigenvalues(damped, power) if bool(damped.isfinite().all()) else None
+    return _root_of_eigenvalues(matrix, damping, power) if bool(matrix.isfinite().all()) else None
 
 
 def coupled_newton(matrix: Tensor, damping: float, power: int) -> Tensor | None:
@@ -39,7 +38,8 @@ def coupled_newton(matrix: Tensor, damping: float, power: int) -> Tensor | None:
     identity. Eigenvalues of ``M`` start in (0, (1 + power) / 2], where the iteration converges.
 
     Returns:
-        the root, or None if the matrix is not finite or has an eigenvalue that is not positive.
+        the root, or None if the matrix is not finite or an eigenvalue of the damped one is not
+        positive.
     """
     identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
     damped = matrix + damping * identity
@@ -68,14 +68,24 @@ def coupled_newton(matrix: Tensor, damping: float, power: int) -> Tensor | None:
     if float(residual.abs().max()) <= LARGEST_RESIDUAL:
         symmetric: Tensor = 0.5 * largest ** (-1.0 / power) * (root + root.T)
         return symmetric
-    return _root_of_eigenvalues(damped, power)
+    return _root_of_eigenvalues(matrix, damping, power)
 
 
-def _root_of_eigenvalues(damped: Tensor, power: int) -> Tensor | None:
-    """The same root in float64, where rounding has stopped the iteration."""
-    found = eigenvalues(damped.double())
-    if found is None or not bool(found[0][0] > 0.0):
+def _root_of_eigenvalues(matrix: Tensor, damping: float, power: int) -> Tensor | None:
+    """The same root in float64.
+
+    Eigenvalues that are negative by no more than the rounding errors of the matrix count as zero:
+    the smallest ones of a large matrix in float32 can be far below minus the damping.
+    """
+    found = eigenvalues(matrix.double())
+    if found is None:
         return None
     values, vectors = found
+    rounding = len(matrix) * torch.finfo(matrix.dtype).eps * float(values.abs().max())
+    if float(values[0]) < -rounding:
+        return None
+    values = values.clamp_min(0.0) + damping
+    if not bool(values[0] > 0.0):
+        return None
     root = (vectors * values.pow(-1.0 / power)) @ vectors.T
-    return root.to(damped.dtype)
+    return root.to(matrix.dtype)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # torch does not list it
 from torch.optim import Optimizer
 
 from ..settings import Settings
@@ -104,7 +105,7 @@ class Preconditioned(Optimizer, ABC):
             return
         self.failures += 1
         if self._inversions == 0:
-            raise RuntimeError(
+            raise LinAlgError(
                 f"{type(self).__name__}: {what} cannot be inverted and has no earlier inverse; "
                 f"expected finite statistics and enough damping, got damping {self.damping}"
             )

@@ -74,6 +74,34 @@ def test_a_matrix_that_is_not_finite_has_no_root(root_of: Way, bad: float) -> No
 
 
 @both_ways
+def test_rounding_of_a_large_matrix_does_not_make_it_indefinite(root_of: Way) -> None:
+    """Sums of a few squares in float32: most eigenvalues are zero, and some come out negative."""
+    rows = 300.0 * torch.randn(5, 200, generator=torch.Generator().manual_seed(0))
+    matrix = rows.T @ rows
+    damping = 1e-2
+    assert float(torch.linalg.eigvalsh(matrix.double())[0]) < -damping
+    found = root_of(matrix, damping, 4)
+    assert found is not None
+    roots = torch.linalg.eigvalsh(found.double())
+    assert float(roots[0]) > 0.0
+    assert float(roots[-1]) <= damping**-0.25 * 1.001
+    # Along the gradients themselves nothing is lost.
+    small = rows.double() @ rows.double().T
+    expected = rows.double().T @ naive.power(small + damping * torch.eye(5), -0.25)
+    torch.testing.assert_close(
+        found.double() @ rows.double().T,
+        expected,
+        rtol=1e-3,
+        atol=1e-3 * float(expected.abs().max()),
+    )
+
+
+@both_ways
+def test_an_indefinite_matrix_has_no_root(root_of: Way) -> None:
+    assert root_of(torch.diag(torch.tensor([1.0, -0.1])), 1e-3, 4) is None
+
+
+@both_ways
 def test_zeros_without_damping_have_no_root(root_of: Way) -> None:
     assert root_of(torch.zeros(3, 3), 0.0, 4) is None
     assert root_of(torch.diag(torch.tensor([1.0, 0.0])), 0.0, 4) is None

@@ -74,6 +74,13 @@ class Dataset:
             chosen = order[step * batch_size : (step + 1) * batch_size]
             yield self._batch(self.train, chosen.to(self.train.inputs.device), generator)
 
+    def sampled(self, batch_size: int, batches: int, generator: torch.Generator) -> Iterator[Batch]:
+        """Whole batches of training examples drawn at random, without augmentation."""
+        order = torch.randperm(len(self.train), generator=generator)
+        for step in range(min(batches, self.steps_per_epoch(batch_size))):
+            chosen = order[step * batch_size : (step + 1) * batch_size]
+            yield self._batch(self.train, chosen.to(self.train.inputs.device), None)
+
     def in_order(self, examples: Examples, batch_size: int = EVALUATION_BATCH) -> Iterator[Batch]:
         """All examples in order, without augmentation."""
         for start in range(0, len(examples), batch_size):

@@ -84,7 +84,7 @@ def command(
     Learning rate and damping are the best of the grid in --output (see the command grid), or those
     of the paper.
     """
-    console = prepare(threads)
+    console = prepare(threads, device)
     problem = load_problem(console, lambda: autoencoder_problem(data, folder), device)
     problem = problem.with_batch(batch)
     overrides = (lr, damping, weight_decay)

@@ -21,6 +21,7 @@ from ..problems import IMAGE_SETS, NETWORKS, cnn_problem
 from ..report import run_and_report
 from ..runner import Budget
 from ..runs import PlannedRun
+from ..tuning import for_budget
 from .autoencoder import COMPARED
 from .choices import (
     batch_option,
@@ -105,20 +106,24 @@ def command(
 
     The learning rate falls to a tenth in steps, and weights decay. Learning rate and weight decay
     are the best of the grid in --output (see the command grid), or those of the paper. Without
-    --full, the first 2,000 test images are the validation set.
+    --full, the first 2,000 test images are the validation set. In runs of fewer than 1,000 steps,
+    second-order methods update and invert more often than in the paper.
     """
-    console = prepare(threads)
+    console = prepare(threads, device)
     problem = load_problem(console, lambda: cnn_problem(network, data, folder), device)
     problem = problem.with_batch(batch).subset(None, None if full else REDUCED_TEST)
     overrides = (lr, damping, weight_decay)
+    budgets = {name: cnn_budget(network, name, epochs, full) for name in optimizers}
     runs = [
         PlannedRun(
             experiment="cnn",
             problem=problem,
             method=name,
-            settings=tuned_settings(output, problem, name, number, overrides),
+            settings=for_budget(
+                tuned_settings(output, problem, name, number, overrides), problem, budgets[name]
+            ),
             seed=number,
-            budget=cnn_budget(network, name, epochs, full),
+            budget=budgets[name],
             device=device,
         )
         for number in chosen_seeds(seed, seeds, full, reduced=REDUCED_SEEDS)

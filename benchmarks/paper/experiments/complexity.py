@@ -16,7 +16,8 @@ from rich.table import Table
 from ...common.timing import CudaTimer, Plan, Timer
 from ..methods import METHODS
 from ..options import experiment_options, prepare
-from ..store import Json, Store
+from ..report import open_store
+from ..store import Json
 from .complexity_picture import write_picture
 from .layer_costs import (
     CONVOLUTION,
@@ -249,7 +250,7 @@ def command(
     effect. The exponents of the formulas are fitted to their values at the same sizes. Where a
     measured exponent is more than 0.15 away from the paper's, a remark says why.
     """
-    console = prepare(threads)
+    console = prepare(threads, device)
     timer: Timer = CudaTimer(device) if device.type == "cuda" else ProcessorTimer()
     chosen = names or [sweep.name for sweep in SWEEPS.values() if full or not sweep.full]
     plan = QUICK_PLAN if quick else PLAN
@@ -270,7 +271,7 @@ def command(
             run = partial(measure_sweep, sweep, method, sizes, timer, plan, device)
             title = f"{sweep.title}: {METHODS[method].title}"
             measurements.append(Measurement(key, title, run))
-    with Store(output / "complexity.jsonl") as store:
+    with open_store(output / "complexity.jsonl") as store:
         records = carry_out(console, store, measurements, device)
     rows = {
         name: [

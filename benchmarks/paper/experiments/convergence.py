@@ -14,7 +14,8 @@ from rich.table import Table
 from torch import Tensor
 
 from ..options import chosen_seeds, experiment_options, prepare, seeds_option
-from ..store import Json, Store
+from ..report import open_store
+from ..store import Json
 from .convergence_picture import write_picture
 from .measurements import Measurement, Watch, carry_out
 from .theorem import (
@@ -189,7 +190,7 @@ def command(
     closer the network is to its linearisation, until assumption 2 holds. If a residual exceeds
     (1 - eta)^k although the assumptions hold, the command fails.
     """
-    console = prepare(threads)
+    console = prepare(threads, device)
     if width + 1 < samples:
         raise click.BadParameter(
             f"assumption 1 needs mini-blocks of at least {samples} parameters, got {width + 1}",
@@ -223,7 +224,7 @@ def command(
 
         title = f"scale {scale:g}, damping x {damping:g}, rate x {rate:g}, seed {number}"
         measurements.append(Measurement(key, title, run))
-    with Store(output / "convergence.jsonl") as store:
+    with open_store(output / "convergence.jsonl") as store:
         records = carry_out(console, store, measurements, device)
     _print(console, records)
     write_picture(output / "convergence.png", records)

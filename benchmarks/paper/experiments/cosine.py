@@ -26,8 +26,9 @@ from ..options import (
     seeds_option,
 )
 from ..problems import Problem, tanh_problem
+from ..report import open_store
 from ..settings import Settings
-from ..store import Json, Store
+from ..store import Json
 from .cosine_picture import write_picture
 from .measurements import Measurement, Watch, carry_out
 
@@ -230,7 +231,7 @@ def command(
     optimizer is compared with BDF's on the middle four layers. Every optimizer is tried with
     several dampings.
     """
-    console = prepare(threads)
+    console = prepare(threads, device)
     problem = load_problem(console, lambda: tanh_problem(data, folder), device)
     problem = problem.subset(images or (None if full else IMAGES), None)
     steps = steps or (FULL_STEPS if full else STEPS)
@@ -255,7 +256,7 @@ def command(
             return {"cosines": cosines}
 
         measurements.append(Measurement(key, f"seed {number}", run))
-    with Store(output / "cosine.jsonl") as store:
+    with open_store(output / "cosine.jsonl") as store:
         records = carry_out(console, store, measurements, device)
     best = best_followers(records, followers)
     _print(console, records, followers, best)

@@ -18,8 +18,9 @@ from torch import nn
 from ..methods import METHODS
 from ..options import chosen_seeds, experiment_options, load_problem, prepare, seeds_option
 from ..problems import Problem, cnn_problem, tanh_problem
+from ..report import open_store
 from ..settings import Settings
-from ..store import Json, Store
+from ..store import Json
 from .fisher_blocks import Part, absolute_inverse, fisher_matrices, shares
 from .heatmap_picture import Map, write_maps
 from .measurements import Measurement, Watch, carry_out
@@ -193,7 +194,7 @@ def command(
     The share of the absolute values inside the mini-blocks stands beside the share that blocks of
     the same size would have if parameters were distributed over them at random.
     """
-    console = prepare(threads)
+    console = prepare(threads, device)
     case = CASES[network]
     name = data or case.data
     load = tanh_problem if network == "tanh" else partial(cnn_problem, network)
@@ -228,7 +229,7 @@ def command(
             maps=maps,
         )
         measurements.append(Measurement(key, f"{problem.title}, seed {number}", run, (maps,)))
-    with Store(output / "fisher-heatmap.jsonl") as store:
+    with open_store(output / "fisher-heatmap.jsonl") as store:
         records = carry_out(console, store, measurements, device)
     _print(console, problem, records)
     picture = output / f"fisher-heatmap-{problem.name}.png"

@@ -101,7 +101,7 @@ def command(
     Damping and learning rate are the best of the grid in --output, or those of the paper; with
     --rates, each pair has the best of several learning rates around it.
     """
-    console = prepare(threads)
+    console = prepare(threads, device)
     problem = load_problem(console, lambda: autoencoder_problem(data, folder), device)
     problem = problem.with_batch(batch)
     chosen = pairs or (PAPER_PAIRS if full else REDUCED_PAIRS)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from statistics import median
 
@@ -21,8 +22,19 @@ from ..problems import Problem
 from ..report import end_if_interrupted, open_store, where
 from ..runner import Budget, GiveUp, Result
 from ..runs import Experiment, PlannedRun
-from ..store import Json
-from ..tuning import UntunedError, grid_path, grid_points, point_of, score, settings_at
+from ..store import Json, Store
+from ..tuning import (
+    GridPoint,
+    UntunedError,
+    for_budget,
+    grid_path,
+    grid_points,
+    neighbours,
+    next_point,
+    point_of,
+    score,
+    settings_at,
+)
 from .autoencoder import COMPARED, PAPER_AUTOENCODERS, autoencoder_budget
 from .choices import (
     any_data_option,
@@ -104,39 +116,57 @@ def command(
 ) -> None:
     """Search learning rate and damping, or learning rate and weight decay.
 
-    Every optimizer has the same number of points. A point is given up at a quarter or half of its
-    budget if its loss is a tenth above that of the first batch, or above the median of the points
-    before it at the same place. The commands autoencoder, cnn, variants and frequencies take the
-    best points.
+    Every optimizer has the same number of points. Two thirds lie around the best one of the paper,
+    the others beside the best one so far. A point is given up at a quarter or half of its budget if
+    its training loss is a tenth above that of the first batch, or if it is worse than the median of
+    the points before it at the same place: in training loss, or in validation accuracy where that
+    decides. The commands autoencoder, cnn, variants and frequencies take the best points.
+
+    With --keep-all, all points lie around the best one of the paper.
     """
-    console = prepare(threads)
+    console = prepare(threads, device)
     problem = load_problem(console, lambda: any_problem(network, data, folder), device)
     problem = problem.with_batch(batch)
     if problem.classifies and not full:
         problem = problem.subset(None, REDUCED_TEST)
     kind = "cnn" if problem.classifies else "autoencoder"
     count = points or (PAPER_POINTS if full else REDUCED_POINTS)[kind]
+    path = grid_path(output, problem)
+
+    def planned(name: str, point: GridPoint) -> PlannedRun:
+        budget = _budget(network, data, name, seconds, epochs, full)
+        return PlannedRun(
+            experiment="grid",
+            problem=problem,
+            method=name,
+            settings=for_budget(settings_at(problem, name, point, seed), problem, budget),
+            seed=seed,
+            budget=budget,
+            device=device,
+        )
+
+    def searched(name: str, store: Store) -> Iterator[PlannedRun]:
+        found: list[Json] = []
+        while (point := next_point(problem, name, count, found)) is not None:
+            run = planned(name, point)
+            yield run
+            record = store.find(run.key)
+            assert record is not None
+            found.append(record)
+
     try:
-        runs = [
-            PlannedRun(
-                experiment="grid",
-                problem=problem,
-                method=name,
-                settings=settings_at(problem, name, point, seed),
-                seed=seed,
-                budget=_budget(network, data, name, seconds, epochs, full),
-                device=device,
-            )
-            for name in optimizers
-            for point in grid_points(problem, name, count)
-        ]
+        around = {name: grid_points(problem, name, count) for name in optimizers}
     except UntunedError as error:
         raise click.ClickException(str(error)) from error
-    path = grid_path(output, problem)
     with open_store(path) as store:
         experiment = Experiment(console, store, machine.describe(device))
-        chooser = None if keep_all else Pruner(store.records)
-        records = experiment.carry_out(runs, chooser)
+        if keep_all:
+            whole = [planned(name, point) for name in optimizers for point in around[name]]
+            records = experiment.carry_out(whole)
+        else:
+            runs = chain.from_iterable(searched(name, store) for name in optimizers)
+            together = sum(map(len, around.values()))
+            records = experiment.carry_out(runs, Pruner(store.records), together)
     if records:
         _print_best(console, problem, records)
         grids = [
@@ -146,7 +176,7 @@ def command(
         name = f"landscape-{problem.name}" if keep_all else path.stem
         picture = path.with_name(f"{name}.png")
         shown = [(title, own) for title, own in grids if own]
-        write_landscapes(picture, problem, shown, where(experiment.machine))
+        write_landscapes(picture, problem, shown, where(records))
         console.print(f"Written: {path}, {picture}", highlight=False, markup=False)
     end_if_interrupted(console, experiment)
 
@@ -194,25 +224,33 @@ class Pruner:
             if not due:
                 return False
             del checks[: len(due)]
-            return hopeless(result.points[-1].train_loss, due[-1], result.first_loss, others)
+            last = result.points[-1]
+            if not last.train_loss <= DIVERGING * result.first_loss:
+                return True
+            column = column_of(run.problem)
+            return hopeless(column, getattr(last, column), due[-1], others)
 
         return give_up
 
 
-def hopeless(loss: float, share: float, first_loss: float, others: Sequence[Json]) -> bool:
-    """Whether a point at a share of its budget need not go on."""
-    if not loss <= DIVERGING * first_loss:
-        return True
-    theirs = [_loss_at(result, share) for result in others]
-    return len(theirs) >= LEAST_OTHERS and loss > median(theirs)
+def column_of(problem: Problem) -> str:
+    """The column of the curves that decides between points."""
+    return "test_accuracy" if problem.classifies else "train_loss"
 
 
-def _loss_at(result: Json, share: float) -> float:
-    """The training loss at the first point of the curve from that share on; infinite if none."""
+def hopeless(column: str, value: float, share: float, others: Sequence[Json]) -> bool:
+    """Whether a point at a share of its budget need not go on beside the others."""
+    sign = -1.0 if column == "test_accuracy" else 1.0  # high accuracies are good
+    theirs = [_value_at(column, sign, result, share) for result in others]
+    return len(theirs) >= LEAST_OTHERS and sign * value > median(theirs)
+
+
+def _value_at(column: str, sign: float, result: Json, share: float) -> float:
+    """What a curve has at its first point from that share on; infinite if nothing."""
     points = result["points"]
-    for reached, loss in zip(points["share"], points["train_loss"], strict=True):
+    for reached, value in zip(points["share"], points[column], strict=True):
         if reached >= share:
-            return math.inf if loss is None else float(loss)
+            return math.inf if value is None else sign * float(value)
     return math.inf
 
 
@@ -221,7 +259,7 @@ def _print_best(console: Console, problem: Problem, records: Sequence[Json]) -> 
     figure = "validation accuracy" if problem.classifies else "training loss"
     table = Table(
         title=f"{problem.title}: best of the grid",
-        caption="Edge: the best point has the lowest or highest value of those tried.",
+        caption="Edge: a neighbour of the best point was not tried, with more or less of this.",
         caption_justify="left",
     )
     table.add_column("method")
@@ -238,19 +276,16 @@ def _print_best(console: Console, problem: Problem, records: Sequence[Json]) -> 
             point = point_of(best["run"], problem)
             text = f"{-100 * value:.2f} %" if problem.classifies else f"{value:.4g}"
             cells += [f"{point.lr:g}", "" if point.second is None else f"{point.second:g}", text]
-            cells.append(_edge(own, best, problem))
+            cells.append(edge(problem, name, own, point))
         table.add_row(*cells)
     console.print(table)
 
 
-def _edge(records: Sequence[Json], best: Json, problem: Problem) -> str:
-    points = [point_of(record["run"], problem) for record in records]
-    point = point_of(best["run"], problem)
-    rates = sorted({other.lr for other in points})
-    seconds = sorted({other.second for other in points if other.second is not None})
-    found = []
-    if len(rates) > 1 and point.lr in (rates[0], rates[-1]):
-        found.append("lr")
-    if len(seconds) > 1 and point.second in (seconds[0], seconds[-1]):
-        found.append("weight decay" if problem.classifies else "damping")
+def edge(problem: Problem, method: str, records: Sequence[Json], best: GridPoint) -> str:
+    """In which directions a neighbour of the best point was not tried."""
+    tried = [point_of(record["run"], problem) for record in records]
+    missing = [near for near in neighbours(problem, method, best) if near not in tried]
+    found = ["lr"] * any(near.lr != best.lr for near in missing)
+    second = "weight decay" if problem.classifies else "damping"
+    found += [second] * any(near.second != best.second for near in missing)
     return ", ".join(found)

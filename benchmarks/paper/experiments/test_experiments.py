@@ -93,9 +93,9 @@ def test_a_landscape_repeats_the_points_that_a_grid_gave_up(tmp_path: Path) -> N
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     _ok(GRID, tmp_path)
     assert (tmp_path / "grid-autoencoder-digits.png").stat().st_size > 0
-    assert read_records(path) == records
+    assert read_records(path)[:4] == records
     _ok(f"{GRID} --keep-all", tmp_path)
-    again = read_records(path)
+    again = read_records(path)[:4]
     assert [record["run"] for record in again] == [record["run"] for record in records]
     assert [record["result"]["end"] for record in again] == ["finished"] * 4
     assert [a == b for a, b in zip(again, records, strict=True)] == [True, True, False, True]

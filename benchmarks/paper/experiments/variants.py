@@ -18,6 +18,7 @@ from ..options import (
 )
 from ..report import run_and_report
 from ..runs import PlannedRun
+from ..tuning import for_budget
 from .autoencoder import PAPER_AUTOENCODERS, autoencoder_budget
 from .choices import (
     any_data_option,
@@ -82,10 +83,10 @@ def command(
 ) -> None:
     """Train with MBF and its variants: sampled labels, averaged kernels.
 
-    Without --optimizer these are mbf and mbf-true, and on CNNs mbf-cnn-avg. Each takes its own best
-    point of a grid, if there is one (grid --optimizer mbf-true), or else the values of MBF.
+    Without --optimizer these are mbf and mbf-true, and on CNNs mbf-cnn-avg. Each takes the best
+    point of its own grid, if there is one (grid --optimizer mbf-true), or else that of MBF's.
     """
-    console = prepare(threads)
+    console = prepare(threads, device)
     problem = load_problem(console, lambda: any_problem(network, data, folder), device)
     problem = problem.with_batch(batch)
     if problem.classifies and not full:
@@ -94,16 +95,22 @@ def command(
         ("mbf", "mbf-true", "mbf-cnn-avg") if problem.classifies else ("mbf", "mbf-true")
     )
     overrides = (lr, damping, weight_decay)
+    budgets = {
+        name: cnn_budget(network, name, epochs, full)
+        if problem.classifies
+        else autoencoder_budget(data or "mnist", seconds, full)
+        for name in names
+    }
     runs = [
         PlannedRun(
             experiment="variants",
             problem=problem,
             method=name,
-            settings=tuned_settings(output, problem, name, number, overrides),
+            settings=for_budget(
+                tuned_settings(output, problem, name, number, overrides), problem, budgets[name]
+            ),
             seed=number,
-            budget=cnn_budget(network, name, epochs, full)
-            if problem.classifies
-            else autoencoder_budget(data or "mnist", seconds, full),
+            budget=budgets[name],
             device=device,
         )
         for number in chosen_seeds(seed, seeds, full, reduced=REDUCED_SEEDS)
