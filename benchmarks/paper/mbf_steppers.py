@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mbf_optim import MBF
 
 from .passes import generator_for
-from .stepper import Batch, GradientStepper, Stepper
+from .stepper import Batch, GradientStepper, Stepper, UnservedError
 from .task import Task
 
 
@@ -70,6 +70,11 @@ class MbfExactStepper(Stepper):
     optimizer: MBF
 
     def __init__(self, model: nn.Module, task: Task, optimizer: MBF) -> None:
+        if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
+            raise UnservedError(
+                "generic MBF: expected a network without batch norm, in which a sample has a "
+                f"gradient of its own, got {task.title}"
+            )
         super().__init__(model, task)
         self.optimizer = optimizer
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from statistics import fmean
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # torch does not say that it is public
 
 from .clock import Clock
@@ -50,6 +52,7 @@ class Budget:
 
 
 DECAY = 0.1
+REHEARSED = 2  # steps, of which the first has a refresh
 
 
 @dataclass(frozen=True)
@@ -131,8 +134,24 @@ def train(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         model = problem.task.model().to(device)
+        if device.type == "cuda":
+            rehearse(problem, method, settings, model)
         stepper = method.build(model, problem.task, settings)
         return _Run(problem, stepper, seed, budget, device).finish(method.warm, watch, give_up)
+
+
+def rehearse(problem: Problem, method: Method, settings: Settings, model: nn.Module) -> None:
+    """Takes a few steps with a copy of the model, whose time does not count.
+
+    A GPU's kernels are compiled or chosen when they are first used; the first run would pay for it.
+    """
+    generator = torch.Generator().manual_seed(settings.seed)
+    with torch.random.fork_rng():
+        stepper = method.build(copy.deepcopy(model), problem.task, settings)
+        if method.warm:
+            stepper.warm_start(problem.data.sampled(problem.batch_size, 1, generator))
+        for batch in islice(problem.data.epoch(problem.batch_size, generator), REHEARSED):
+            stepper.step(*batch)
 
 
 class _Run:

@@ -15,6 +15,7 @@ from .methods import METHODS
 from .problems import Problem
 from .runner import Budget, GiveUp, Result, train
 from .settings import Settings
+from .stepper import UnservedError
 from .store import Json, Store, command_line
 
 
@@ -112,16 +113,19 @@ class Experiment:
         return records
 
     def _carry_out(self, run: PlannedRun, bar: RunsBar, give_up: GiveUp | None) -> Json:
-        result = train(
-            run.problem,
-            METHODS[run.method],
-            run.settings,
-            seed=run.seed,
-            budget=run.budget,
-            device=run.device,
-            watch=bar.show,
-            give_up=give_up,
-        )
+        try:
+            result = train(
+                run.problem,
+                METHODS[run.method],
+                run.settings,
+                seed=run.seed,
+                budget=run.budget,
+                device=run.device,
+                watch=bar.show,
+                give_up=give_up,
+            )
+        except UnservedError as error:
+            raise click.ClickException(str(error)) from error
         if not self.console.is_terminal:
             click.echo(f"{run}: {_outcome(result)}", err=True)
         return self.store.add(

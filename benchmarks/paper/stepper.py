@@ -17,6 +17,10 @@ from .task import Task
 Batch = tuple[Tensor, Tensor]
 
 
+class UnservedError(ValueError):
+    """A method cannot train a network; the message says why."""
+
+
 class Stepper(ABC):
     """A network, its task and an optimizer.
 

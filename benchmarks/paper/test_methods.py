@@ -14,6 +14,7 @@ from .baselines import naive
 from .baselines.preconditioned import Preconditioned
 from .methods import METHODS
 from .settings import Settings
+from .stepper import UnservedError
 from .task import CategoricalTask
 
 RATES = {"sgd-m": 0.03, "adam": 3e-3, "kfac": 0.1, "shampoo": 0.02, "mbf-scale-free": 3e-3}
@@ -197,6 +198,51 @@ def test_generic_mbf_inverts_the_fisher_matrix_of_the_batch() -> None:
         samples = naive.sample_gradients(params, *batch)
         fisher = naive.mean([blocks.products(grads) for grads in samples])
         params = blocks.moved(params, naive.gradients(params, *batch), fisher)
+        _check_params(model, params)
+
+
+def test_generic_mbf_with_momentum_and_averages_over_steps() -> None:
+    blocks = Blocks(rows_average=False)
+    model = naive.model()
+    stepper = METHODS["mbf-exact"].build(model, naive.TASK, SETTINGS)
+    params = naive.params_of(naive.model())
+    averages = naive.Averages(SETTINGS.beta)
+    momenta = [torch.zeros_like(param) for param in params]
+    for batch in naive.batches(4):
+        stepper.step(*batch)
+        samples = naive.sample_gradients(params, *batch)
+        averages.update(naive.mean([blocks.products(grads) for grads in samples]))
+        grads = naive.gradients(params, *batch)
+        momenta = [SETTINGS.momentum * m + g for m, g in zip(momenta, grads, strict=True)]
+        params = blocks.moved(params, momenta, averages.means)
+        _check_params(model, params)
+
+
+@pytest.mark.parametrize("name", ["mbf-generic", "mbf-exact"])
+def test_generic_mbf_refuses_batch_norm(name: str) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    task = CategoricalTask("t", "a network", lambda: model)
+    with pytest.raises(UnservedError, match=r"expected a network without batch norm.*a network"):
+        METHODS[name].build(model, task, Settings(lr=0.1))
+
+
+def test_adam_follows_its_definition() -> None:
+    settings = Settings(lr=0.02, damping=1e-3, weight_decay=0.5, momentum=0.7)
+    model = naive.model()
+    stepper = METHODS["adam"].build(model, naive.TASK, settings)
+    params = naive.params_of(model)
+    means = [torch.zeros_like(param) for param in params]
+    squares = [torch.zeros_like(param) for param in params]
+    for k, batch in enumerate(naive.batches(4), start=1):
+        stepper.step(*batch)
+        grads = naive.gradients(params, *batch)
+        means = [0.7 * m + 0.3 * g for m, g in zip(means, grads, strict=True)]
+        squares = [0.999 * v + 0.001 * g * g for v, g in zip(squares, grads, strict=True)]
+        moved = []
+        for p, m, v in zip(params, means, squares, strict=True):
+            step = (m / (1 - 0.7**k)) / ((v / (1 - 0.999**k)).sqrt() + 1e-3)
+            moved.append((p - 0.02 * (step + 0.5 * p)).detach().requires_grad_())
+        params = moved
         _check_params(model, params)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +18,9 @@ from .clock import Clock
 from .data.dataset import labelled
 from .methods import METHODS, Method
 from .problems import Problem
-from .runner import Budget, Point, Result, train
+from .runner import Budget, Point, Result, rehearse, train
 from .settings import Settings
-from .stepper import GradientStepper
+from .stepper import Batch, GradientStepper, Stepper
 from .task import CategoricalTask, Task
 
 CPU = torch.device("cpu")
@@ -88,6 +89,63 @@ def test_curves_are_those_of_a_training_by_hand() -> None:
     seconds = [point.seconds for point in result.points]
     assert seconds == sorted(seconds)
     assert result.seconds == seconds[-1]
+
+
+@pytest.mark.parametrize("name", ["mbf", "kfac", "shampoo", "adam", "mbf-true"])
+def test_a_rehearsal_leaves_no_trace(name: str) -> None:
+    torch.manual_seed(0)
+    model = PROBLEM.task.model()
+    before = [param.detach().clone() for param in model.parameters()]
+    state = torch.random.get_rng_state()
+    steps: list[float] = []
+
+    def build(model: nn.Module, task: Task, settings: Settings) -> Stepper:
+        stepper = METHODS[name].build(model, task, settings)
+        plain = stepper.step
+        stepper.step = lambda *batch: steps.append(plain(*batch)) or 0.0  # type: ignore[method-assign,func-returns-value]
+        return stepper
+
+    method = replace(METHODS[name], build=build)
+    rehearse(PROBLEM, method, Settings(lr=0.1, damping=0.1), model)
+    assert len(steps) == 2
+    assert torch.equal(torch.random.get_rng_state(), state)
+    for param, start in zip(model.parameters(), before, strict=True):
+        assert torch.equal(param, start)
+        assert param.grad is None
+
+
+def test_failed_inversions_are_recorded() -> None:
+    assert _train("shampoo", epochs=1).failures == 0
+
+    class Failing(GradientStepper):
+        failures = 3
+
+    def build(model: nn.Module, task: Task, _: Settings) -> Stepper:
+        return Failing(model, task, torch.optim.SGD(model.parameters(), lr=0.1))
+
+    assert _train(replace(METHODS["sgd-m"], build=build), epochs=1).as_json()["failures"] == 3
+
+
+def test_a_short_warm_start_takes_images_from_everywhere() -> None:
+    """Some sets are sorted."""
+    seen: list[torch.Tensor] = []
+
+    class Watching(GradientStepper):
+        def warm_start(self, batches: Iterable[Batch]) -> None:
+            seen.extend(inputs for inputs, _ in batches)
+
+    def build(model: nn.Module, task: Task, _: Settings) -> Stepper:
+        return Watching(model, task, torch.optim.SGD(model.parameters(), lr=0.1))
+
+    method = replace(METHODS["sgd-m"], build=build, warm=True)
+    _train(method, epochs=0.1, warm_batches=2)
+    first, whole = torch.cat(seen), PROBLEM.data.prepared(PIXELS)
+    places = [int((whole == image).flatten(1).all(1).nonzero()) for image in first]
+    assert len(set(places)) == 40
+    assert max(places) > 150
+    seen.clear()
+    _train(method, epochs=0.1)
+    assert torch.equal(torch.cat(seen), whole)
 
 
 def test_the_learning_rate_falls_to_a_tenth() -> None:

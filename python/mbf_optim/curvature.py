@@ -101,9 +101,19 @@ def per_sample_gradients(
 ) -> list[Sample]:
     """The gradients of ``loss_fn(model(x), y)`` for every sample of a batch by itself.
 
-    Layers that mix the samples of a batch (batch norm in training mode) have no per-sample
-    gradients, and torch.func says so; use ``eval()`` or another norm.
+    Raises:
+        ValueError: batch norm in training mode mixes the samples of a batch, so that none has a
+            gradient of its own.
     """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (
+            module.training or module.running_mean is None
+        ):
+            raise ValueError(
+                f"{name}: expected layers that treat every sample by itself, got "
+                f"{type(module).__name__} with the statistics of the batch; call eval() on it or "
+                "use another norm"
+            )
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     values = {name: p.detach() for name, p in named.items()}
     buffers = dict(model.named_buffers())

@@ -158,3 +158,14 @@ def test_nor_layers_of_the_same_form(backend, value, graft):
         results.append(values(model))
     for name in ("second.weight", "second.bias"):
         assert torch.equal(results[0][name], results[1][name])
+
+
+def test_single_samples_of_batch_norm_are_refused():
+    """torch.func would speak of in-place operations."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    optimizer = MBF(model, lr=0.1, fisher="exact")
+    inputs, targets = torch.randn(5, 3), torch.randn(5, 4)
+    with pytest.raises(ValueError, match=r"1: expected layers .* got BatchNorm1d"):
+        optimizer.sample_curvature(model, nn.functional.mse_loss, inputs, targets)
+    model.eval()
+    optimizer.sample_curvature(model, nn.functional.mse_loss, inputs, targets)

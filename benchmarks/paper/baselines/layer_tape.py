@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..stepper import UnservedError
+
 Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
 
 
@@ -128,7 +130,7 @@ def check_served(
         own = list(module.parameters(recurse=False))
         if own and id(module) not in served and not isinstance(module, others):
             wanted = "Linear, Conv2d and norm layers" if others else "Linear and Conv2d layers"
-            raise ValueError(
+            raise UnservedError(
                 f"{method}: expected parameters in {wanted}, got some in "
                 f"{type(module).__name__} {name!r}"
             )

@@ -55,6 +55,17 @@ IDX_FILES = (
     "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz and "
     "t10k-labels-idx1-ubyte.gz"
 )
+# The beginning of the SHA-256 of the test labels: the two sets have files of the same names.
+TEST_LABELS = {"mnist": "ddeff807876a9661", "fashion-mnist": "3d0e6c6ea990b53b"}
+# What the files of a set look like, where a folder has no folder for each set.
+FILES = {
+    "mnist": ("*-images-idx3*", "*-labels-idx1*"),
+    "fashion-mnist": ("*-images-idx3*", "*-labels-idx1*"),
+    "faces": ("s1", "ORL*"),
+    "cifar10": ("cifar-10-*", "data_batch_1", "*.png"),
+    "cifar100": ("cifar-100-*",),
+    "svhn": ("*_32x32.mat",),
+}
 HELP = {
     "mnist": f"put {IDX_FILES} of MNIST into a folder and name it with --folder",
     "fashion-mnist": "on Debian and Ubuntu `apt install dataset-fashion-mnist`; elsewhere put "
@@ -75,7 +86,7 @@ def load_images(name: str, folder: Path | None) -> Images:
 
     Args:
         folder: has the files of this set, or has a folder named as the set. None, and a folder
-            with folders of other sets only, leave the search to system package and cache.
+            with other sets only, leave the search to system package and cache.
 
     Raises:
         DataError: there are none; the message says how to get them.
@@ -107,8 +118,14 @@ def named_folder(name: str, folder: Path | None) -> Path | None:
         return None
     if (existing(folder) / name).is_dir():
         return folder / name
-    others = any((folder / other).is_dir() for other in (*IMAGE_SETS, *AUTOENCODER_SETS))
-    return None if others else folder
+    if any((folder / other).is_dir() for other in (*IMAGE_SETS, *AUTOENCODER_SETS)):
+        return None
+    held = [other for other in FILES if _holds(folder, other)]
+    return None if held and name not in held else folder
+
+
+def _holds(folder: Path, name: str) -> bool:
+    return any(next(folder.glob(pattern), None) is not None for pattern in FILES[name])
 
 
 def resized(images: Images, side: int) -> Images:
@@ -126,6 +143,10 @@ def resized(images: Images, side: int) -> Images:
 def _checked(load: Callable[[Path | None], Images], name: str, folder: Path | None) -> Images:
     place = named_folder(name, folder)
     images = load(place)
+    labels = hashlib.sha256(bytes(images.test_labels.tolist())).hexdigest()
+    for other, digest in TEST_LABELS.items():
+        if labels.startswith(digest) and other != name:
+            raise DataError(f"{place}: expected the files of {name}, got those of {other}")
     return images if place is None else replace(images, advice=_differences(place))
 
 

