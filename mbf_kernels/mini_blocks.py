@@ -313,7 +313,8 @@ class MiniBlocks:
         params, grads, momenta = list(params), list(grads), list(momenta)
         if torch.is_grad_enabled():
             checks.check_not_recording(params=params, momenta=momenta)
-        controls = self._controls(lr, momentum_correction, update, invert)
+        backend = self._backend()
+        controls = self._controls(backend, lr, momentum_correction, update, invert)
         if controls is not None:
             lr, momentum_correction = 0.0, 1.0
         scalars = StepScalars(
@@ -326,12 +327,12 @@ class MiniBlocks:
         if not all(map(math.isfinite, scalars)):
             checks.refuse_not_finite(scalars)
         targets = self._target_values(target_norms, refresh_target_norms)
-        options = StepOptions(scalars, targets, refresh_target_norms, controls)
+        decided = not (isinstance(update, Tensor) or isinstance(invert, Tensor))
+        options = StepOptions(scalars, targets, refresh_target_norms, controls, decided)
         updating = Update(float(beta), self._tiles("update", update))
         values = self._damping if invert is False else self._damping_values(damping)
         tiles = self._tiles("invert", invert)
         inversion = Inversion(values, bool(relative_damping), bool(debias), tiles)
-        backend = self._backend()
         buffers = NO_BUFFERS if targets is None else self._make_buffers(backend)
         self._run(
             backend,
@@ -342,6 +343,15 @@ class MiniBlocks:
             lambda: self._check_step(params, grads, momenta, options, updating, inversion),
             fits=not params or getattr(params[0], "dtype", None) == self.param_dtype,
         )
+
+    @property
+    def reads_scalars_late(self) -> bool:
+        """Whether scalars of a step that are tensors are read when it is executed.
+
+        A captured CUDA graph can then be replayed with other values. On a CPU a call reads them at
+        once.
+        """
+        return self._backend().takes_controls
 
     # --- arguments ------------------------------------------------------------------------------
 
@@ -374,17 +384,22 @@ class MiniBlocks:
             checks.check_damping(values.tolist())
 
     def _controls(
-        self, lr: float | Tensor, momentum_correction: float | Tensor, update: Part, invert: Part
+        self,
+        backend: Backend,
+        lr: float | Tensor,
+        momentum_correction: float | Tensor,
+        update: Part,
+        invert: Part,
     ) -> Tensor | None:
-        """:attr:`StepOptions.controls`, if a step on a GPU gets any of its values as a tensor."""
+        """:attr:`StepOptions.controls`, if the step gets any of its values as a tensor."""
         live = (lr, momentum_correction, update, invert)
-        if self.device.type == "cpu" or not any(isinstance(value, Tensor) for value in live):
+        if not (backend.takes_controls and any(isinstance(value, Tensor) for value in live)):
             return None
         return torch.stack([self._on_device(value) for value in live])
 
     def _on_device(self, value: float | Tensor | Part) -> Tensor:
         """A scalar as float64 on the device; 1 for ``(i, n)``."""
-        if isinstance(value, Tensor) and value.device.type != "cpu":
+        if isinstance(value, Tensor) and value.device.type == self.device.type:
             return value.detach().to(self.device, torch.float64).reshape(())
         number = 1.0 if isinstance(value, tuple) else float(value)
         # A copy of a host value would wait for the stream; a fill is a launch like any other.

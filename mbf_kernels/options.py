@@ -32,13 +32,15 @@ class StepOptions(NamedTuple):
     """What a step takes beside its tensors.
 
     ``controls`` is None, or a float64 tensor ``[lr, momentum_correction, update, invert]`` on the
-    device whose values replace those of the host; a zero disables update or invert.
+    device whose values replace those of the host; a zero disables update or invert. Where
+    ``decided`` is True, the last two are known to be 1, so that nobody has to wait for them.
     """
 
     scalars: StepScalars
     target_norms: Tensor | None = None
     refresh_target_norms: bool = False
     controls: Tensor | None = None
+    decided: bool = False
 
 
 class Update(NamedTuple):

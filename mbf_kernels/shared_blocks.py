@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -247,14 +246,16 @@ class SharedBlocks:
         second_moments: Sequence[Tensor] | None = None,
         target_norms: Tensor | None = None,
         refresh_target_norms: bool = False,
-        momentum_correction: float = 1.0,
+        momentum_correction: float | Tensor = 1.0,
         nesterov: bool = False,
         update: Part = True,
         invert: Part = True,
     ) -> None:
         """:meth:`update_`, :meth:`invert_` and :meth:`step_`, one after the other.
 
-        All arguments are checked before anything is written.
+        All arguments are checked before anything is written. ``lr`` and ``momentum_correction`` may
+        be tensors with one value. A GPU reads them on the device, so that a captured CUDA graph can
+        be replayed with other values.
 
         Args:
             params, grads, momenta, lr, momentum, weight_decay, target_norms: as in :meth:`step_`.
@@ -275,21 +276,21 @@ class SharedBlocks:
         squares = [] if second_moments is None else list(second_moments)
         if torch.is_grad_enabled():
             checks.check_not_recording(params=params, momenta=momenta)
-        controls = self._controls(lr, momentum_correction)
-        # Reading a learning rate that lies on a GPU would wait for it: plain torch can do without.
-        waits = controls is not None
-        rate: Any = lr if waits else float(lr)
+        backend = self._backend()
+        controls = self._controls(backend, lr, momentum_correction)
+        if controls is not None:
+            lr, momentum_correction = 0.0, 1.0
         scalars = StepScalars(
-            lr=rate,
+            lr=float(lr),
             momentum=float(momentum),
             weight_decay=float(weight_decay),
             momentum_correction=float(momentum_correction),
             nesterov=float(bool(nesterov)),
         )
-        if not all(map(math.isfinite, scalars[waits:])):
+        if not all(map(math.isfinite, scalars)):
             checks.refuse_not_finite(scalars)
         targets = self._target_values(target_norms, refresh_target_norms)
-        options = StepOptions(scalars, targets, refresh_target_norms, controls)
+        options = StepOptions(scalars, targets, refresh_target_norms, controls, decided=True)
         updating = Update(float(beta), self._blocks("update", update))
         inverting = self._blocks("invert", invert)
         inverts = inverting[0] < inverting[1]
@@ -297,7 +298,6 @@ class SharedBlocks:
             self._check_inversion(damping, power)
         if not updating.is_empty:
             checks.check_unit_interval("beta", updating.beta)
-        backend = self._backend()
         directions = None if targets is None else self._room(backend)
 
         def run(
@@ -327,19 +327,35 @@ class SharedBlocks:
             fits=[getattr(p, "dtype", None) for p in params] == self._dtypes,
         )
 
+    @property
+    def reads_scalars_late(self) -> bool:
+        """Whether scalars of a step that are tensors are read when it is executed.
+
+        A captured CUDA graph can then be replayed with other values. On a CPU a call reads them at
+        once.
+        """
+        return self._backend().takes_controls
+
     # --- arguments ------------------------------------------------------------------------------
 
     def _backend(self) -> Backend:
         return shared_backend_for(self.device, self._width, self.stats_dtype)
 
-    def _controls(self, lr: float | Tensor, momentum_correction: float) -> Tensor | None:
-        """:attr:`StepOptions.controls`, if a step on a GPU gets its learning rate from there."""
-        if self.device.type == "cpu" or not isinstance(lr, Tensor) or lr.device.type == "cpu":
+    def _controls(
+        self, backend: Backend, lr: float | Tensor, momentum_correction: float | Tensor
+    ) -> Tensor | None:
+        """:attr:`StepOptions.controls`, if the step gets any of its values as a tensor."""
+        live = (lr, momentum_correction)
+        if not (backend.takes_controls and any(isinstance(value, Tensor) for value in live)):
             return None
-        values = torch.full((4,), 1.0, dtype=torch.float64, device=self.device)
-        values[0] = lr.detach().reshape(())
-        values[1] = float(momentum_correction)
-        return values
+        # A copy of a host value would wait for the stream; a fill is a launch like any other.
+        controls = torch.full((4,), 1.0, dtype=torch.float64, device=self.device)
+        for place, value in zip(controls, live, strict=False):
+            if isinstance(value, Tensor) and value.device.type == self.device.type:
+                place.copy_(value.detach().reshape(()))
+            else:
+                place.fill_(float(value))
+        return controls
 
     def _blocks(self, name: str, part: Part) -> tuple[int, int]:
         if isinstance(part, bool):

@@ -48,6 +48,7 @@ class Backend(ABC):
     serves_large_blocks = False  # those above MAX_SMALL_BLOCK
     serves_float64 = False  # statistics in float64
     max_shared_block: int | None = 0  # the widest piece of rows it serves; None: any
+    takes_controls = True  # reads StepOptions.controls when the step is executed
 
     @abstractmethod
     def availability(self) -> Availability:

@@ -54,6 +54,7 @@ class Compiled(Backend):
         self.name = name
         self.devices = (name,)
         self.serves_float64 = name == "cpu"
+        self.takes_controls = name != "cpu"
         self.max_shared_block = MAX_CPU_SHARED_BLOCK if name == "cpu" else MAX_FUSED_SHARED_BLOCK
 
     def availability(self) -> Availability:
@@ -125,7 +126,7 @@ class Compiled(Backend):
     ) -> None:
         mark_written(params, momenta)
         present, layout = _with_absent(grads, state), state.layout
-        scalars, target_norms, refresh, controls = options
+        scalars, target_norms, refresh, controls, _ = options
         if update.is_empty and inversion.is_empty and not refresh:
             torch.ops.mbf_kernels.step_(
                 params, present, momenta, state.inverse, layout.table, layout.block_size, scalars,
@@ -204,9 +205,7 @@ class Compiled(Backend):
         directions: Tensor | None,
     ) -> None:
         mark_written(params, momenta)
-        scalars, target_norms, refresh, controls = options
-        if controls is not None:
-            scalars = scalars._replace(lr=0.0)  # a tensor on the device, which controls carry
+        scalars, target_norms, refresh, controls, _ = options
         torch.ops.mbf_kernels.shared_step_(
             params, _with_absent(grads, state), momenta, state.inverse, state.table, scalars,
             squares if refresh else [], state.weights if refresh else None, target_norms, refresh,
@@ -223,9 +222,7 @@ class Compiled(Backend):
         options: StepOptions,
         directions: Tensor | None,
     ) -> None:
-        scalars, target_norms, refresh, controls = options
-        if controls is not None:
-            scalars = scalars._replace(lr=0.0)
+        scalars, target_norms, refresh, controls, _ = options
         torch.ops.mbf_kernels.shared_step_(
             params, _with_absent(grads, state), momenta, state.inverse, state.table, scalars,
             squares, state.weights, target_norms, refresh, directions, check_only=True,

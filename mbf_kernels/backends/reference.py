@@ -7,6 +7,7 @@ independent float64 computation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -125,15 +126,22 @@ def _adam_norms(
     return [_finite_sum(span).sqrt() for span in state.layout.split(squares, spans)]
 
 
-def _with_controls(
-    options: StepOptions, update: Update, inversion: Inversion
-) -> tuple[StepOptions, Update, Inversion]:
-    """The call with what its controls say on the device; plain torch waits to read them."""
+def _with_controls(options: StepOptions) -> StepOptions:
+    """The options with the scalars of their controls, as tensors, so that nobody waits for them."""
     assert options.controls is not None
-    lr, momentum_correction, updates, inverts = options.controls.tolist()
-    scalars = options.scalars._replace(lr=lr, momentum_correction=momentum_correction)
+    scalars: Any = options.scalars
+    scalars = scalars._replace(lr=options.controls[0], momentum_correction=options.controls[1])
+    return options._replace(scalars=scalars, controls=None)
+
+
+def _as_decided(
+    options: StepOptions, update: Update, inversion: Inversion
+) -> tuple[Update, Inversion]:
+    """Update and inversion, or none, as the controls say; plain torch has to wait for that."""
+    if options.controls is None or options.decided:
+        return update, inversion
+    updates, inverts = options.controls[2:].tolist()
     return (
-        options._replace(scalars=scalars, controls=None),
         update if updates else update._replace(tiles=(0, 0)),
         inversion if inverts else inversion._replace(tiles=(0, 0)),
     )
@@ -213,8 +221,9 @@ class Reference(Backend):
         inversion: Inversion,
         buffers: Buffers,
     ) -> None:
+        update, inversion = _as_decided(options, update, inversion)
         if options.controls is not None:
-            options, update, inversion = _with_controls(options, update, inversion)
+            options = _with_controls(options)
         self.update_(state, grads, update)
         self._invert(state, inversion, _spans(state, inversion.tiles, grads))
         _step(state, params, grads, momenta, options)
@@ -241,6 +250,8 @@ class Reference(Backend):
         options: StepOptions,
         directions: Tensor | None,
     ) -> None:
+        if options.controls is not None:
+            options = _with_controls(options)
         shared_reference.step_(state, params, grads, momenta, squares, options)
 
 

@@ -62,10 +62,11 @@ def update_(
     left_out = state.per_block(state.left_out)
     for i, lists in _layers(state, grads):
         form = lists.form
-        here = torch.arange(form.blocks, device=state.stats.device) + state.first_block[i]
-        due = ((here >= first) & (here < last)).view(form.groups, form.pieces)
-        if not due.any():
+        start = state.first_block[i]
+        if last <= start or start + form.blocks <= first:  # none of its blocks
             continue
+        here = torch.arange(form.blocks, device=state.stats.device) + start
+        due = ((here >= first) & (here < last)).view(form.groups, form.pieces)
         pieces = form.as_pieces(lists.rows(grads, dtype))
         bad = ~pieces.square().sum(dim=-1).isfinite()
         on_cpu = bad.device.type == "cpu"  # elsewhere looking at values would wait for them

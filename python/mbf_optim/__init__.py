@@ -5,6 +5,7 @@
 >>> opt = MBF(torch.nn.Linear(3, 2), lr=1e-3, graft="adam")
 """
 
+from .graphed_steps import GraphedSteps
 from .mbf import MBF
 
-__all__ = ["MBF"]
+__all__ = ["MBF", "GraphedSteps"]

@@ -12,13 +12,16 @@ import mbf_kernels as mk
 
 from .checkpoints import States
 from .curvature import Curvature, finite_blocks
-from .engine import Engine, Shapes
+from .engine import Cohort, Shapes
 from .layers import Layer
-from .options import ParamGroup, damping_of, learning_rate_of, momentum_correction, momentum_of
+from .matrix_engine import MatrixEngine
+from .options import ParamGroup, damping_of, momentum_of, signed
 
 
-class BlockEngine(Engine):
+class BlockEngine(MatrixEngine):
     """Kernel-wise convolutions, diagonal vectors, and the rows of narrow matrices."""
+
+    blocks: mk.MiniBlocks
 
     def __init__(
         self,
@@ -43,43 +46,41 @@ class BlockEngine(Engine):
 
     # --- stepping -----------------------------------------------------------------------------
 
-    def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
-        grads = [p.grad for p in self.params]
-        # To maximize, lr is negative; so is weight_decay, since their product must stay the same.
-        sign = -1.0 if group["maximize"] else 1.0
-        lr, weight_decay = sign * learning_rate_of(group), sign * group["weight_decay"]
-        momentum, beta = momentum_of(group), group["beta"]
-        nesterov = group["nesterov"]
+    def _present(self) -> list[bool]:
+        return [p.grad is not None for p in self.params]
+
+    def _take(self, cohort: Cohort, group: ParamGroup, curvature: Curvature | None) -> None:
+        lr, correction = self._scalars(cohort.k, group)
+        beta = group["beta"]
         damping, relative = damping_of(group)
-        for cohort in self._cohorts([grad is not None for grad in grads]):
-            due = self._due(cohort, group, curvature)
-            update = due.update
-            if curvature is not None and update:
-                self._take_samples(curvature, beta, cohort.chosen)
-                update = False
-            try:
-                self.blocks.fused_step_(
-                    self.params,
-                    self._choose(grads, cohort.chosen),
-                    self.momenta,
-                    lr=lr,
-                    momentum=momentum,
-                    weight_decay=weight_decay,
-                    beta=beta,
-                    damping=damping,
-                    relative_damping=relative,
-                    debias=True,
-                    target_norms=self.target_norms,
-                    refresh_target_norms=self.target_norms is not None and due.norms,
-                    momentum_correction=momentum_correction(momentum, cohort.k, nesterov),
-                    nesterov=nesterov,
-                    update=update,
-                    invert=due.invert,
-                )
-            except (mk.TensorError, RuntimeError) as error:
-                self._explain(error)
-            if due.refreshed:
-                self.failures.record(self.blocks.failures())
+        due = self.due(cohort, group, curvature)
+        update = due.update
+        if curvature is not None and update:
+            self._take_samples(curvature, beta, cohort.chosen)
+            update = False
+        try:
+            self.blocks.fused_step_(
+                self.params,
+                self._choose([p.grad for p in self.params], cohort.chosen),
+                self.momenta,
+                lr=lr,
+                momentum=momentum_of(group),
+                weight_decay=signed(group, group["weight_decay"]),
+                beta=beta,
+                damping=damping,
+                relative_damping=relative,
+                debias=True,
+                target_norms=self.target_norms,
+                refresh_target_norms=self.target_norms is not None and due.norms,
+                momentum_correction=correction,
+                nesterov=group["nesterov"],
+                update=update,
+                invert=due.invert,
+            )
+        except (mk.TensorError, RuntimeError) as error:
+            self._explain(error)
+        if due.refreshed:
+            self.failures.record(self.blocks.failures())
 
     @staticmethod
     def _choose(
@@ -92,7 +93,7 @@ class BlockEngine(Engine):
 
     def _explain(self, error: Exception) -> NoReturn:
         """Raises the error of a refused step in the terms of the optimizer: by the layer's name."""
-        self._check_unchanged()  # if a parameter was moved or cast, the error should say that
+        self.check_unchanged()  # if a parameter was moved or cast, the error should say that
         if not isinstance(error, mk.TensorError):
             raise error
         kind = TypeError if isinstance(error, TypeError) else ValueError

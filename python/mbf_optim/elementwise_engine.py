@@ -14,14 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .checkpoints import States
 from .curvature import Curvature, finite_blocks
-from .engine import Cohort, Engine, Shapes
+from .engine import Cohort, Engine, NotTogetherError, Shapes, set_
 from .layers import Layer
 from .options import ParamGroup, learning_rate_of, momentum_correction, momentum_of
 
@@ -29,11 +29,33 @@ _EPSILON = 1e-8
 _dtype = attrgetter("dtype")
 
 
+class _Numbers(NamedTuple):
+    """The numbers of a step; those that may lie on the device are tensors there.
+
+    Attributes:
+        told: the step that torch's kernel corrects the averages for; None if it is there already.
+        kernel_decay: the weight decay of torch's kernel, which takes no tensor; None where
+            parameters have to be multiplied with ``decay`` before.
+        rate: the learning rate of torch's kernel.
+        decay: what parameters are multiplied with.
+        plain_rate: the learning rate without torch's kernel.
+        root_scale: the root of what the updates have made of an average of ones.
+    """
+
+    told: float | None
+    kernel_decay: float | None
+    rate: float | Tensor
+    decay: float | Tensor
+    plain_rate: float | Tensor
+    root_scale: float | Tensor
+
+
 class ElementwiseEngine(Engine):
     """Updates ``m`` and ``v`` at every step; nothing here depends on the schedule."""
 
     # The average that the updates of v have made of ones, and the mu that m is scaled for.
     count_names = (*Engine.count_names, "weights", "momentum")
+    live_values = 3  # decay, plain_rate, root_scale
 
     def __init__(self, layers: Sequence[Layer], kind: str) -> None:
         super().__init__(layers, kind)
@@ -49,7 +71,9 @@ class ElementwiseEngine(Engine):
         self.squares = [zeros(p) for p in self.params]
         # In the order of the parameters, which need not be theirs later on.
         self._state_contiguous = all(map(Tensor.is_contiguous, self.averages))
+        # What the fused kernel reads: the step that it corrects the averages for.
         self._k = torch.zeros((), dtype=torch.float32, device=self.device)
+        self._rate = torch.zeros((), dtype=torch.float32, device=self.device)
 
     @property
     def _weights(self) -> Tensor:
@@ -61,31 +85,56 @@ class ElementwiseEngine(Engine):
 
     def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
         self._follow_momentum(momentum_of(group))
-        beta = group["beta"]
-        grads: list[Any] = [p.grad for p in self.params]
-        for cohort in self._cohorts([grad is not None for grad in grads]):
-            for weight, chosen in self._by_weight(cohort):
-                lists = [self.params, self.averages, self.squares]
-                mine = grads
-                if chosen is not None:
-                    lists = [[tensors[i] for i in chosen] for tensors in lists]
-                    mine = [grads[i] for i in chosen]
-                weight = beta * weight + (1.0 - beta)
-                if self._fusable(lists[0], mine):
-                    self._fused(cohort.k, weight, group, mine, lists)
-                else:
-                    self._plain(cohort.k, weight, group, mine, lists)
-                self._weights[slice(None) if chosen is None else list(chosen)] = weight
+        super().step(group, curvature)
 
-    def _by_weight(self, cohort: Cohort) -> list[tuple[float, Sequence[int] | None]]:
-        """Divides a cohort where ``v`` has different weights; usually it stays whole."""
+    def before_replay(self, group: ParamGroup) -> None:
+        self._follow_momentum(momentum_of(group))
+        super().before_replay(group)
+
+    def _present(self) -> list[bool]:
+        return [p.grad is not None for p in self.params]
+
+    def _cohorts(self) -> list[Cohort]:
+        """Divided where ``v`` has different weights, too."""
         weights = self._weights.tolist()
-        if cohort.chosen is None and weights.count(weights[0]) == len(weights):
-            return [(weights[0], None)]
-        groups: dict[float, list[int]] = {}
-        for i in range(len(weights)) if cohort.chosen is None else cohort.chosen:
-            groups.setdefault(weights[i], []).append(i)
-        return list(groups.items())
+        found: list[Cohort] = []
+        for cohort in super()._cohorts():
+            if cohort.chosen is None and weights.count(weights[0]) == len(weights):
+                return [cohort]
+            groups: dict[float, list[int]] = {}
+            for i in range(len(weights)) if cohort.chosen is None else cohort.chosen:
+                groups.setdefault(weights[i], []).append(i)
+            found += [cohort._replace(chosen=tuple(chosen)) for chosen in groups.values()]
+        return found
+
+    def together(self) -> Cohort:
+        if len(set(self._weights.tolist())) > 1:
+            raise NotTogetherError(
+                f"the averages of {self.layers[0].name} and other layers have different weights"
+            )
+        return super().together()
+
+    def _next_weight(self, cohort: Cohort, group: ParamGroup) -> float:
+        """What the update of this step makes of an average of ones."""
+        before = float(self._weights[0 if cohort.chosen is None else cohort.chosen[0]])
+        beta: float = group["beta"]
+        return beta * before + (1.0 - beta)
+
+    def _count(self, cohort: Cohort, group: ParamGroup) -> None:
+        chosen = slice(None) if cohort.chosen is None else list(cohort.chosen)
+        self._weights[chosen] = self._next_weight(cohort, group)
+        super()._count(cohort, group)
+
+    def _take(self, cohort: Cohort, group: ParamGroup, curvature: Curvature | None) -> None:
+        lists: list[list[Any]] = [self.params, self.averages, self.squares]
+        if cohort.chosen is not None:
+            lists = [[tensors[i] for i in cohort.chosen] for tensors in lists]
+        params, averages, squares = lists
+        grads = [p.grad for p in params]
+        if self._fusable(params, grads):
+            self._fused(self._numbers(cohort, group), group, params, grads, averages, squares)
+        else:
+            self._plain(self._numbers(cohort, group), group, params, grads, averages, squares)
 
     def _follow_momentum(self, momentum: float) -> None:
         """Rescales the averages if ``mu`` changed."""
@@ -104,30 +153,51 @@ class ElementwiseEngine(Engine):
             and all(map(Tensor.is_contiguous, grads))
         )
 
-    @staticmethod
-    def _correction(k: int, group: ParamGroup) -> float:
-        """The divisor of the learning rate that turns Adam's step into the bare algorithm's."""
-        return 1.0 if group["graft"] is not None else momentum_correction(momentum_of(group), k)
+    def _numbers(self, cohort: Cohort, group: ParamGroup) -> _Numbers:
+        """The numbers of a step, where the step reads them."""
+        if self.live is not None:
+            return _Numbers(None, None, self._rate, *self.live)
+        return self._values(cohort, group)
 
-    def _fused(
-        self,
-        k: int,
-        weight: float,
-        group: ParamGroup,
-        grads: list[Tensor],
-        lists: list[list[Tensor]],
-    ) -> None:
-        params, averages, squares = lists
-        mu, beta = momentum_of(group), group["beta"]
-        correction = self._correction(k, group)
-        # The kernel divides m by 1 - mu^k and v by 1 - beta^k. If v has another weight, it gets the
-        # k that this weight belongs to, and the learning rate makes up for the division of m.
+    def _values(self, cohort: Cohort, group: ParamGroup) -> _Numbers:
+        lr, mu, beta, k = learning_rate_of(group), momentum_of(group), group["beta"], cohort.k
+        weight = self._next_weight(cohort, group)
+        # The divisor of the learning rate that turns Adam's step into the bare algorithm's.
+        correction = 1.0 if group["graft"] is not None else momentum_correction(mu, k)
+        plain_rate = lr / (correction * (1.0 - mu**k))
+        decay = 1.0 - lr * group["weight_decay"]
+        # The fused kernel divides m by 1 - mu^k and v by 1 - beta^k. If v has another weight, it
+        # gets the k that this weight belongs to, and the learning rate makes up for the division of
+        # m.
         told: float = k
         if abs(weight - (1.0 - beta**k)) > 1e-9 * weight:
             told = math.inf if weight >= 1.0 else math.log1p(-weight) / math.log(beta)
             correction *= (1.0 - mu**k) / (1.0 - mu**told)
-        self._k.fill_(told)
+        kernel_decay = group["weight_decay"] * correction
+        return _Numbers(told, kernel_decay, lr / correction, decay, plain_rate, weight**0.5)
+
+    def _fill(self, cohort: Cohort, group: ParamGroup, live: Tensor) -> None:
+        numbers = self._values(cohort, group)
+        assert numbers.told is not None
+        self._k.fill_(numbers.told)
+        set_(self._rate, numbers.rate)
+        for place, value in zip(live, numbers[3:], strict=True):
+            set_(place, value)
+
+    def _fused(
+        self,
+        numbers: _Numbers,
+        group: ParamGroup,
+        params: list[Tensor],
+        grads: list[Tensor],
+        averages: list[Tensor],
+        squares: list[Tensor],
+    ) -> None:
+        if numbers.told is not None:
+            self._k.fill_(numbers.told)
         torch.autograd.graph.increment_version(params)  # the fused kernel does not tell autograd
+        if numbers.kernel_decay is None and group["weight_decay"] != 0.0:
+            torch._foreach_mul_(params, numbers.decay)
         torch._fused_adamw_(
             params,
             grads,
@@ -135,10 +205,10 @@ class ElementwiseEngine(Engine):
             squares,
             [],
             [self._k] * len(params),
-            lr=learning_rate_of(group) / correction,
-            beta1=mu,
-            beta2=beta,
-            weight_decay=group["weight_decay"] * correction,
+            lr=numbers.rate,
+            beta1=momentum_of(group),
+            beta2=group["beta"],
+            weight_decay=numbers.kernel_decay or 0.0,
             eps=_EPSILON,
             amsgrad=False,
             maximize=group["maximize"],
@@ -146,25 +216,22 @@ class ElementwiseEngine(Engine):
 
     def _plain(
         self,
-        k: int,
-        weight: float,
+        numbers: _Numbers,
         group: ParamGroup,
+        params: list[Tensor],
         grads: list[Tensor],
-        lists: list[list[Tensor]],
+        averages: list[Tensor],
+        squares: list[Tensor],
     ) -> None:
-        params, averages, squares = lists
-        lr, mu, beta = learning_rate_of(group), momentum_of(group), group["beta"]
+        mu, beta = momentum_of(group), group["beta"]
         sign = -1.0 if group["maximize"] else 1.0
-        decay = 1.0 - lr * group["weight_decay"]
-        rate = lr / (self._correction(k, group) * (1.0 - mu**k))
-        root_scale = weight**0.5
         for param, grad, average, square in zip(params, grads, averages, squares, strict=True):
             wide = sign * grad.to(self.state_dtype)
             average.lerp_(wide, 1.0 - mu)
             square.mul_(beta).addcmul_(wide, wide, value=1.0 - beta)
-            root = (square.sqrt() / root_scale).add_(_EPSILON)
+            root = (square.sqrt() / numbers.root_scale).add_(_EPSILON)
             w = param.to(self.state_dtype)
-            param.copy_(w * decay - rate * (average / root))
+            param.copy_(w * numbers.decay - numbers.plain_rate * (average / root))
 
     def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
         for i, param in enumerate(self.params):

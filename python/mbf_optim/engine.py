@@ -6,7 +6,7 @@ An engine holds the state of some layers of one parameter group and steps all of
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from operator import attrgetter
 from typing import NamedTuple, NoReturn
 
@@ -37,11 +37,17 @@ class Cohort(NamedTuple):
     chosen: tuple[int, ...] | None  # the indices of the layers; None: all layers of the engine
 
 
+class NotTogetherError(Exception):
+    """The layers of an engine do not step together; the message says which."""
+
+
 class Engine(ABC):
     """The state of some layers, and how they step.
 
     ``counts`` has a row for each of :attr:`count_names`, with a number per layer. It lies on the
-    host, whatever the device: they decide what a step does.
+    host, whatever the device: they decide what a step does. What changes from one step to the next
+    without a decision, such as the learning rate, can lie on the device (:meth:`make_capturable`):
+    the launches of a step can then be recorded once and replayed.
     """
 
     # The step of a layer: how often it had a gradient. Whether it had a warm start.
@@ -58,33 +64,96 @@ class Engine(ABC):
         self.left_out: Tensor | int = 0
         first = self.layers[0].weight
         self.dtype, self.device = first.dtype, first.device
-        self._all_params = [p for layer in self.layers for p in layer.parameters]
-        self._made_for = list(map(_kept, self._all_params))
-        self._shapes = list(map(_shape, self._all_params))
+        self.all_parameters = [p for layer in self.layers for p in layer.parameters]
+        self._made_for = list(map(_kept, self.all_parameters))
+        self._shapes = list(map(_shape, self.all_parameters))
         self._grad_forms = [(shape, torch.strided) for shape in self._shapes]
-        self._addresses: list[int] = []  # of the parameters when they were last compared
+        self.addresses: list[int] = []  # of the parameters when they were last compared
+        self.live: Tensor | None = None  # float64 on the device: what a recorded step reads
 
     # --- stepping -----------------------------------------------------------------------------
 
     def check_step(self) -> None:
         """Raises if the parameters or their gradients are not what a step can take."""
-        self._check_unchanged()
-        grads = [p.grad for p in self._all_params]
+        self.check_unchanged()
+        grads = [p.grad for p in self.all_parameters]
         try:
             if list(map(_grad_form, grads)) == self._grad_forms:
                 return
         except AttributeError:  # None has no shape
             pass
-        for param, grad, form in zip(self._all_params, grads, self._grad_forms, strict=True):
+        for param, grad, form in zip(self.all_parameters, grads, self._grad_forms, strict=True):
             if grad is not None and _grad_form(grad) != form:
                 self._refuse_gradient(param, grad)
 
-    @abstractmethod
     def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
         """One step of every layer that has a gradient, with the options of its parameter group.
 
         :meth:`check_step` has passed.
         """
+        for cohort in self._cohorts():
+            if self.live is not None:
+                self._fill(cohort, group, self.live)
+            self._take(cohort, group, curvature)
+            self._count(cohort, group)
+
+    @abstractmethod
+    def _take(self, cohort: Cohort, group: ParamGroup, curvature: Curvature | None) -> None:
+        """Writes parameters and state as the step of a cohort does, but for the counts."""
+
+    def _count(self, cohort: Cohort, group: ParamGroup) -> None:
+        """Counts a step that was taken."""
+        row = self.counts[0]
+        if cohort.chosen is None:
+            row.add_(1.0)
+        else:
+            row[list(cohort.chosen)] += 1.0
+
+    # --- steps that are recorded and replayed -------------------------------------------------
+
+    # The values in ``live``.
+    live_values = 0
+
+    def make_capturable(self) -> None:
+        """From now on, what changes at every step is read from the device."""
+        if self.live is None:
+            self.live = torch.zeros(self.live_values, dtype=torch.float64, device=self.device)
+
+    @abstractmethod
+    def _fill(self, cohort: Cohort, group: ParamGroup, live: Tensor) -> None:
+        """Writes the values of the step of a cohort to ``live``, without waiting."""
+
+    def together(self) -> Cohort:
+        """The next step of all layers, whether or not they have a gradient yet.
+
+        Raises:
+            NotTogetherError: they are not at the same step.
+        """
+        steps, warm = self.counts[:2].tolist()
+        if len(set(zip(steps, warm, strict=True))) > 1:
+            names = ", ".join(layer.name for layer in self.layers[:5])
+            raise NotTogetherError(f"the layers {names} and so on are at different steps")
+        return Cohort(int(steps[0]) + 1, bool(warm[0]), None)
+
+    def record(self, group: ParamGroup) -> None:
+        """Issues the launches of the next step; what they read and the counts stay as they are.
+
+        :meth:`check_step` has passed.
+
+        Raises:
+            NotTogetherError: a layer has no gradient, or they are not at the same step.
+        """
+        for layer, here in zip(self.layers, self._present(), strict=True):
+            if not here:
+                raise NotTogetherError(f"{layer.name} has no gradient")
+        self._take(self.together(), group, None)
+
+    def before_replay(self, group: ParamGroup) -> None:
+        """Writes what a recorded step reads, and counts it."""
+        assert self.live is not None
+        cohort = self.together()
+        self._fill(cohort, group, self.live)
+        self._count(cohort, group)
 
     @abstractmethod
     def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
@@ -106,64 +175,64 @@ class Engine(ABC):
         )
 
     @staticmethod
-    def _due(cohort: Cohort, group: ParamGroup, curvature: Curvature | None) -> Due:
+    def due(cohort: Cohort, group: ParamGroup, curvature: Curvature | None = None) -> Due:
         """What is due at this step of a cohort."""
         # Statistics from other gradients come for all blocks at once: nothing is left to stagger.
         stagger = group["stagger"] and curvature is None
         return schedule_of(group, cohort.warm, stagger).due(cohort.k)
 
-    def _cohorts(self, present: Sequence[bool]) -> Iterator[Cohort]:
-        """Groups the layers that are present by their steps; counts a step once it was taken.
+    @abstractmethod
+    def _present(self) -> list[bool]:
+        """Which layers have a gradient."""
 
-        Usually all layers are present and at the same step: one cohort.
+    def _cohorts(self) -> list[Cohort]:
+        """The layers that have a gradient, grouped by their steps.
+
+        Usually all layers have one and are at the same step: one cohort.
         """
+        present = self._present()
         steps, warm = self.counts[:2].tolist()
         count = len(self.layers)
         if all(present) and steps.count(steps[0]) == count and warm.count(warm[0]) == count:
-            yield Cohort(int(steps[0]) + 1, bool(warm[0]), None)
-            self._step_row.add_(1.0)
-            return
+            return [Cohort(int(steps[0]) + 1, bool(warm[0]), None)]
         groups: dict[tuple[float, float], list[int]] = {}
         for i, here in enumerate(present):
             if here:
                 groups.setdefault((steps[i], warm[i]), []).append(i)
-        for (k, had_warm_start), chosen in groups.items():
-            yield Cohort(int(k) + 1, bool(had_warm_start), tuple(chosen))
-            self._step_row[chosen] += 1.0
-
-    @property
-    def _step_row(self) -> Tensor:
-        return self.counts[0]
+        return [
+            Cohort(int(k) + 1, bool(had_warm_start), tuple(chosen))
+            for (k, had_warm_start), chosen in groups.items()
+        ]
 
     @property
     def last_step(self) -> int:
         """The step of the layer that has taken most."""
-        return int(self._step_row.max())
+        return int(self.counts[0].max())
 
     def _had_warm_start(self, i: int) -> None:
         self.counts[1, i] = 1.0
 
     def is_current(self) -> bool:
         """Whether the parameters have the shapes, dtype and device that the state was made for."""
-        return list(map(_kept, self._all_params)) == self._made_for
+        return list(map(_kept, self.all_parameters)) == self._made_for
 
-    def _check_unchanged(self) -> None:
+    def check_unchanged(self) -> None:
         """Raises if a parameter was cast, moved or got another shape since the state was made.
 
         A cast or a move brings another address, a view may not: shapes are compared at every step,
         the rest where an address is new.
         """
-        params = self._all_params
+        params = self.all_parameters
         addresses = list(map(Tensor.data_ptr, params))
-        if addresses == self._addresses and list(map(_shape, params)) == self._shapes:
+        if addresses == self.addresses and list(map(_shape, params)) == self._shapes:
             return
         self.check_made_for(params)
-        self._addresses = addresses
+        self.addresses = addresses
 
     def check_made_for(self, params: Iterable[Tensor]) -> None:
         """Raises if one of these parameters has another shape, dtype or device than its state."""
         wanted = {id(p) for p in params}
-        for param, (shape, dtype, device) in zip(self._all_params, self._made_for, strict=True):
+        for param, (shape, dtype, device) in zip(self.all_parameters, self._made_for, strict=True):
             if id(param) not in wanted:
                 continue
             name = self._name_of(param)
@@ -225,7 +294,7 @@ class Engine(ABC):
 
     def export_of(self, params: Set[Tensor]) -> States:
         """:meth:`export`, for those of these parameters that are this engine's."""
-        if not any(p in params for p in self._all_params):
+        if not any(p in params for p in self.all_parameters):
             return {}
         return {p: entry for p, entry in self.export().items() if p in params}
 
@@ -233,7 +302,7 @@ class Engine(ABC):
         """Takes over the counts of failures of the engine that this one's first layer was in."""
         for engine in engines:
             if engine.kind == self.kind and any(
-                p is self._all_params[0] for p in engine._all_params
+                p is self.all_parameters[0] for p in engine.all_parameters
             ):
                 self.failures, self.left_out = engine.failures, engine.left_out
 
@@ -284,3 +353,11 @@ def say_what_moved(error: Exception, moved: Sequence[Engine]) -> None:
     if names and error.args and isinstance(error.args[0], str):
         some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         error.args = (f"{error.args[0]}; these layers had moved already: {some}", *error.args[1:])
+
+
+def set_(place: Tensor, value: float | Tensor) -> None:
+    """Writes a value on the device without waiting, wherever it comes from."""
+    if isinstance(value, Tensor):
+        place.copy_(value.detach().reshape(()))
+    else:
+        place.fill_(value)

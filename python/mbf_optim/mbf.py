@@ -33,7 +33,7 @@ from .live_state import (
     states_in,
 )
 from .make_engines import check_power
-from .options import check_options, with_defaults
+from .options import ParamGroup, check_options, with_defaults
 from .params import (
     as_groups,
     check_all_named,
@@ -42,6 +42,7 @@ from .params import (
     read_params,
 )
 from .ranks import Ranks
+from .schedule import Due
 from .warm_start import average_gradients
 
 
@@ -102,6 +103,8 @@ class MBF(torch.optim.Optimizer):
         stagger: spread statistics and refreshes evenly over the steps, a part of the blocks at a
             time, so that no step is much slower than the others.
         maximize: maximize the loss instead of minimizing it.
+        capturable: keep on the device what changes at every step, so that steps can be recorded in
+            CUDA graphs (see :class:`GraphedSteps`). For parameters on a GPU.
         process_group: the ranks over which statistics are averaged that do not come from the
             gradients of steps: those of ``fisher="true"`` and ``"exact"`` and of
             :meth:`warm_start`. None means all ranks, where torch.distributed is initialised. The
@@ -135,6 +138,7 @@ class MBF(torch.optim.Optimizer):
         power: float | None = None,
         stagger: bool = False,
         maximize: bool = False,
+        capturable: bool = False,
         on_failure: str = "warn",
         process_group: Any = None,
     ) -> None:
@@ -165,8 +169,13 @@ class MBF(torch.optim.Optimizer):
             raise ValueError(
                 f"on_failure: expected 'warn', 'raise' or 'ignore', got {on_failure!r}"
             )
+        if not isinstance(capturable, bool):
+            raise TypeError(f"capturable: expected a bool, got {type(capturable).__name__}")
         self.fisher = fisher
         self.on_failure = on_failure
+        self.capturable = capturable
+        self.steps_taken = 0
+        self._recording = False
         self._live = LiveState()
         self._curvature = PendingCurvature(fisher)
         self._ranks = Ranks(process_group)
@@ -214,13 +223,10 @@ class MBF(torch.optim.Optimizer):
             closure: evaluates the model, calls ``backward()`` and returns the loss, which this
                 method then returns too.
         """
-        built = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]  # torch has no types here
-        if built and torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(
-                "MBF.step cannot be captured in a CUDA graph: the host decides what a step does "
-                "(its number, the schedule, the learning rate), and every replay would repeat this "
-                "one. Capture the forward and backward passes, and call step() after the replay"
-            )
+        if not self._recording:
+            _refuse_capture()
+        elif closure is not None:
+            raise RuntimeError("MBF.step takes no closure while it is recorded in a CUDA graph")
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -229,6 +235,13 @@ class MBF(torch.optim.Optimizer):
         if self.wants_curvature:
             self._curvature.require()
         self._sync(has_gradient, Engine.check_step)
+        if self.capturable:
+            self._make_capturable()
+        if self._recording:
+            for own in self._live.groups:
+                for engine in own.engines:
+                    engine.record(own.group)
+            return None
         curvature = self._take_curvature() if self.fisher != "empirical" else None
         moved: list[Engine] = []
         try:
@@ -239,11 +252,14 @@ class MBF(torch.optim.Optimizer):
         except Exception as error:
             say_what_moved(error, moved)
             raise
-        if not self._warned:
-            self._report_failures()
+        self.steps_taken += 1
+        self.report_failures()
         return loss
 
-    def _report_failures(self) -> None:
+    def report_failures(self) -> None:
+        """Warns or raises, as ``on_failure`` says, if blocks keep failing; :meth:`step` does it."""
+        if self._warned:
+            return
         text = failures_text((engine.kind, engine.failures) for engine in self._live.engines)
         if not text or self.on_failure == "ignore":
             return
@@ -251,6 +267,42 @@ class MBF(torch.optim.Optimizer):
         if self.on_failure == "raise":
             raise RuntimeError(text)
         warnings.warn(f"MBF: {text}", RuntimeWarning, stacklevel=5)
+
+    # --- steps that are recorded and replayed: for GraphedSteps -------------------------------
+
+    def _make_capturable(self) -> None:
+        for engine in self._live.engines:
+            engine.make_capturable()
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Inside, :meth:`step` only issues the launches of the next step, and does not count."""
+        self._recording = True
+        try:
+            yield
+        finally:
+            self._recording = False
+
+    def next_steps(self) -> list[tuple[Engine, ParamGroup, Due]]:
+        """What is due at the next step of every engine, if all layers have gradients.
+
+        Raises:
+            NotTogetherError: layers of an engine are not at the same step.
+        """
+        self._sync(check=Engine.check_unchanged)
+        return [
+            (engine, own.group, engine.due(engine.together(), own.group))
+            for own in self._live.groups
+            for engine in own.engines
+        ]
+
+    @torch.no_grad()
+    def before_replay(self) -> None:
+        """Writes what a recorded step reads, and counts the step that its replay will take."""
+        for own in self._live.groups:
+            for engine in own.engines:
+                engine.before_replay(own.group)
+        self.steps_taken += 1
 
     # --- statistics from other gradients ------------------------------------------------------
 
@@ -458,7 +510,10 @@ class MBF(torch.optim.Optimizer):
                 "cannot; make a new one and load state_dict() into it"
             )
         self._sync()  # edits of the state are part of a copy
-        own = ("fisher", "on_failure", "_live", "_curvature", "_ranks", "_warned")
+        own = (
+            *("fisher", "on_failure", "capturable", "steps_taken", "_recording"),
+            *("_live", "_curvature", "_ranks", "_warned"),
+        )
         kept = {**super().__getstate__(), **{name: self.__dict__[name] for name in own}}
         kept["state"] = self._live.without_views(self.state)
         return kept
@@ -467,3 +522,14 @@ class MBF(torch.optim.Optimizer):
         super().__setstate__(state)
         if "_live" in state:  # torch's load_state_dict comes here too, with the groups only
             self._live.show(self.state)
+
+
+def _refuse_capture() -> None:
+    built = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]  # torch has no types here
+    if built and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "MBF.step cannot be captured in a CUDA graph by itself: the host decides what a step "
+            "does (its number, the schedule), and every replay would repeat this one. "
+            "mbf_optim.GraphedSteps records a graph for each kind of step and replays the right "
+            "one; or capture the forward and backward passes, and call step() after the replay"
+        )

@@ -194,6 +194,11 @@ def learning_rate_of(group: ParamGroup) -> float | Tensor:
     return lr if isinstance(lr, Tensor) and _reading_waits(lr) else float(lr)
 
 
+def signed(group: ParamGroup, value: Any) -> Any:
+    """A learning rate or weight decay; to maximize, both are negative and their product is not."""
+    return -value if group["maximize"] else value
+
+
 def momentum_of(group: ParamGroup) -> float:
     """The momentum of a step. Schedulers whose limits are tensors set it to a tensor."""
     return float(group["momentum"])

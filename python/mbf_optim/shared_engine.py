@@ -17,16 +17,10 @@ import mbf_kernels as mk
 
 from .checkpoints import States
 from .curvature import Curvature
-from .engine import Engine, Shapes
+from .engine import Cohort, Shapes
 from .layers import Layer
-from .options import (
-    ParamGroup,
-    damping_of,
-    learning_rate_of,
-    momentum_correction,
-    momentum_of,
-    power_of,
-)
+from .matrix_engine import MatrixEngine
+from .options import ParamGroup, damping_of, momentum_of, power_of, signed
 
 Grads = Sequence[Tensor | None]
 
@@ -41,17 +35,19 @@ def as_rows(layer: Layer, kind: str) -> mk.Rows:
     return mk.Rows(weight, bias, own=kind == "row")
 
 
-class SharedEngine(Engine):
+class SharedEngine(MatrixEngine):
     """Shared (`average`, `filter`) and wide per-row (`row`, `kernel`) preconditioners.
 
     All layers are of one family, and so have the same power.
     """
 
+    blocks: mk.SharedBlocks
+
     def __init__(
         self, layers: Sequence[Layer], kind: str, max_block: int | None, graft: bool
     ) -> None:
         super().__init__(layers, kind)
-        self.params = self._all_params
+        self.params = self.all_parameters
         # Where the parameters of each layer are among all of them.
         ends = list(accumulate((len(layer.parameters) for layer in self.layers), initial=0))
         self._places = [slice(first, last) for first, last in pairwise(ends)]
@@ -68,50 +64,48 @@ class SharedEngine(Engine):
 
     # --- stepping -----------------------------------------------------------------------------
 
-    def step(self, group: ParamGroup, curvature: Curvature | None) -> None:
-        grads = [p.grad for p in self.params]
-        # To maximize, lr is negative; so is weight_decay, since their product must stay the same.
-        sign = -1.0 if group["maximize"] else 1.0
-        lr, weight_decay = sign * learning_rate_of(group), sign * group["weight_decay"]
-        momentum, beta = momentum_of(group), group["beta"]
-        nesterov = group["nesterov"]
+    def _present(self) -> list[bool]:
+        return self._layers_present([p.grad for p in self.params])
+
+    def _take(self, cohort: Cohort, group: ParamGroup, curvature: Curvature | None) -> None:
+        lr, correction = self._scalars(cohort.k, group)
+        beta = group["beta"]
         power = power_of(group, self.layers[0].family)
         damping, relative = damping_of(group, power)
-        for cohort in self._cohorts(self._layers_present(grads)):
-            due = self._due(cohort, group, curvature)
-            update = due.update
-            if curvature is not None and update:
-                self._take_samples(curvature, beta, cohort.chosen)
-                update = False
-            try:
-                self.blocks.fused_step_(
-                    self.params,
-                    self._choose(grads, cohort.chosen),
-                    self.momenta,
-                    lr=lr,
-                    momentum=momentum,
-                    weight_decay=weight_decay,
-                    beta=beta,
-                    damping=damping,
-                    relative_damping=relative,
-                    debias=True,
-                    power=power,
-                    second_moments=self.second_moments,
-                    target_norms=self.target_norms,
-                    refresh_target_norms=self.target_norms is not None and due.norms,
-                    momentum_correction=momentum_correction(momentum, cohort.k, nesterov),
-                    nesterov=nesterov,
-                    update=update,
-                    invert=due.invert,
-                )
-            except (mk.TensorError, RuntimeError) as error:
-                self._explain(error)
-            if due.refreshed:
-                self.failures.record(self.blocks.failures())
+        due = self.due(cohort, group, curvature)
+        update = due.update
+        if curvature is not None and update:
+            self._take_samples(curvature, beta, cohort.chosen)
+            update = False
+        try:
+            self.blocks.fused_step_(
+                self.params,
+                self._choose([p.grad for p in self.params], cohort.chosen),
+                self.momenta,
+                lr=lr,
+                momentum=momentum_of(group),
+                weight_decay=signed(group, group["weight_decay"]),
+                beta=beta,
+                damping=damping,
+                relative_damping=relative,
+                debias=True,
+                power=power,
+                second_moments=self.second_moments,
+                target_norms=self.target_norms,
+                refresh_target_norms=self.target_norms is not None and due.norms,
+                momentum_correction=correction,
+                nesterov=group["nesterov"],
+                update=update,
+                invert=due.invert,
+            )
+        except (mk.TensorError, RuntimeError) as error:
+            self._explain(error)
+        if due.refreshed:
+            self.failures.record(self.blocks.failures())
 
     def _explain(self, error: Exception) -> NoReturn:
         """Raises the error of a refused step in the terms of the optimizer: by the layer's name."""
-        self._check_unchanged()  # if a parameter was moved or cast, the error should say that
+        self.check_unchanged()  # if a parameter was moved or cast, the error should say that
         if not isinstance(error, mk.TensorError):
             raise error
         kind = TypeError if isinstance(error, TypeError) else ValueError

@@ -111,7 +111,7 @@ class OptimizerMachine(Steps):
             p.grad = None
             p.data = torch.cat([p.data, p.data[:1]])
         # One that has just come back to a group has the state that was kept of it.
-        engines = [id(p) for e in self.first.opt._live.engines for p in e._all_params]
+        engines = [id(p) for e in self.first.opt._live.engines for p in e.all_parameters]
         here = id(self.first.params[name]) in engines
         allowed = RuntimeError if here else (RuntimeError, ValueError)
         self.must_refuse(seed, allowed, f"a larger {name}")

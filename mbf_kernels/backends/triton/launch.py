@@ -183,7 +183,7 @@ class _Pass:
             first, last = work.within(_hull(update.tiles, inversion.tiles))
         if first >= last:
             return
-        scalars, targets, refresh, controls = self.options
+        scalars, targets, refresh, controls, _ = self.options
         if buffers is None:
             targets, refresh = None, False
         directions, norms = buffers or NO_BUFFERS

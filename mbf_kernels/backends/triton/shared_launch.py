@@ -81,9 +81,7 @@ def step_(
     work = tables.step
     if work.count == 0:
         return
-    scalars, targets, refresh, controls = options
-    if controls is not None:
-        scalars = scalars._replace(lr=0.0)  # a tensor on the device, which controls carry
+    scalars, targets, refresh, controls, _ = options
     moving = [p if g is not None else None for p, g in zip(params, grads, strict=True)]
     used = squares if refresh else [None] * len(params)
     lists = [tables.pairs(tensors) for tensors in (moving, grads, momenta, used)]
