@@ -73,6 +73,10 @@ class Problem:
         """The same with another batch size; None keeps it."""
         return self if batch_size is None else replace(self, batch_size=batch_size)
 
+    def thinned(self, train: int | None) -> Problem:
+        """The same with a part of the examples, from all over the set; None keeps all."""
+        return self if train is None else replace(self, data=self.data.thinned(train))
+
     def subset(self, train: int | None, test: int | None) -> Problem:
         """The same with the first examples only; None keeps all."""
         return replace(self, data=self.data.subset(train, test))

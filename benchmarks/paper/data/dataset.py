@@ -33,6 +33,11 @@ class Examples:
     def first(self, count: int | None) -> Examples:
         return Examples(self.inputs[:count], None if self.targets is None else self.targets[:count])
 
+    def spread(self, count: int) -> Examples:
+        """``count`` examples from all over the set, which may be sorted, in their order."""
+        chosen = torch.arange(count, device=self.inputs.device) * len(self) // count
+        return Examples(self.inputs[chosen], None if self.targets is None else self.targets[chosen])
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -56,6 +61,13 @@ class Dataset:
     def subset(self, train: int | None, test: int | None = None) -> Dataset:
         """The first examples only; None keeps all."""
         return replace(self, train=self.train.first(train), test=self.test.first(test))
+
+    def thinned(self, train: int) -> Dataset:
+        """So many training examples, and as large a part of the test examples."""
+        if not 1 <= train <= len(self.train):
+            raise ValueError(f"expected 1 to {len(self.train):,} training examples, got {train:,}")
+        test = max(1, round(len(self.test) * train / len(self.train)))
+        return replace(self, train=self.train.spread(train), test=self.test.spread(test))
 
     def __str__(self) -> str:
         return f"{self.source}: {len(self.train):,} training and {len(self.test):,} test examples"

@@ -79,3 +79,15 @@ def test_a_subset_has_the_first_examples() -> None:
     assert torch.equal(data.train.targets, LABELS[:16])
     assert data.steps_per_epoch(5) == 3
     assert len(_labelled().subset(None).train) == 50
+
+
+def test_a_thinned_set_has_examples_from_all_over() -> None:
+    data = _labelled().thinned(10)
+    assert str(data) == "made here: 10 training and 4 test examples"
+    assert torch.equal(data.train.inputs, PIXELS[::5])
+    assert data.train.targets is not None
+    assert torch.equal(data.train.targets, LABELS[::5])
+    assert torch.equal(data.test.inputs, PIXELS[:20:5])
+    assert len(_labelled().thinned(50).train) == 50
+    with pytest.raises(ValueError, match="expected 1 to 50 training examples, got 51"):
+        _labelled().thinned(51)

@@ -23,8 +23,10 @@ from ..runner import Budget
 from ..runs import PlannedRun
 from .choices import (
     batch_option,
+    examples_option,
     overrides_options,
     tuned_settings,
+    with_examples,
     words,
 )
 
@@ -59,6 +61,7 @@ def autoencoder_budget(data: str, seconds: float | None, full: bool) -> Budget:
     "curves; with --full: 500, 2000, 500]",
 )
 @batch_option
+@examples_option
 @seeds_option("2 for mnist, 1 for faces, 3 for others")
 @optimizer_option(*COMPARED)
 @overrides_options
@@ -67,6 +70,7 @@ def command(
     data: str,
     seconds: float | None,
     batch: int | None,
+    examples: int | None,
     seeds: int | None,
     seed: int,
     optimizers: tuple[str, ...],
@@ -86,7 +90,7 @@ def command(
     """
     console = prepare(threads, device)
     problem = load_problem(console, lambda: autoencoder_problem(data, folder), device)
-    problem = problem.with_batch(batch)
+    problem = with_examples(problem.with_batch(batch), examples)
     overrides = (lr, damping, weight_decay)
     runs = [
         PlannedRun(

@@ -43,6 +43,14 @@ batch_option = click.option(
 )
 
 
+examples_option = click.option(
+    "--examples",
+    type=click.IntRange(min=1),
+    help="Training examples, from all over the set, with as large a part of the test examples.  "
+    "[default: all]",
+)
+
+
 def words(*lines: str) -> tuple[tuple[str, ...], ...]:
     """The arguments in each line."""
     return tuple(tuple(line.split()) for line in lines)
@@ -65,6 +73,14 @@ def any_problem(network: str, data: str | None, folder: Path | None) -> Problem:
             f"--data: expected {', '.join(IMAGE_SETS)} for {network}, got {data}"
         )
     return cnn_problem(network, data, folder)
+
+
+def with_examples(problem: Problem, examples: int | None) -> Problem:
+    """The problem with a part of its examples; None keeps all."""
+    try:
+        return problem.thinned(examples)
+    except ValueError as error:
+        raise click.ClickException(f"--examples: {error}") from error
 
 
 def overrides_options(command: Callable[..., Any]) -> Callable[..., Any]:

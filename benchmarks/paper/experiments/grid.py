@@ -41,6 +41,8 @@ from .choices import (
     any_network_option,
     any_problem,
     batch_option,
+    examples_option,
+    with_examples,
     words,
 )
 from .cnn import PAPER_NETWORKS, REDUCED_TEST, cnn_budget
@@ -89,6 +91,7 @@ FULL = words(
     "a run; with --full: all]",
 )
 @batch_option
+@examples_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The seed.")
 @click.option(
     "--keep-all",
@@ -105,6 +108,7 @@ def command(
     seconds: float | None,
     epochs: float | None,
     batch: int | None,
+    examples: int | None,
     seed: int,
     keep_all: bool,
     optimizers: tuple[str, ...],
@@ -126,7 +130,7 @@ def command(
     """
     console = prepare(threads, device)
     problem = load_problem(console, lambda: any_problem(network, data, folder), device)
-    problem = problem.with_batch(batch)
+    problem = with_examples(problem.with_batch(batch), examples)
     if problem.classifies and not full:
         problem = problem.subset(None, REDUCED_TEST)
     kind = "cnn" if problem.classifies else "autoencoder"

@@ -197,3 +197,14 @@ def test_every_experiment_has_arguments_for_smoke_and_all() -> None:
             module.command.make_context(name, list(arguments))
         assert module.SMOKE
         assert module.REDUCED
+
+
+def test_a_part_of_the_examples_has_a_grid_of_its_own(tmp_path: Path) -> None:
+    _ok(f"{GRID} --examples 800", tmp_path)
+    _ok(f"{AUTOENCODER} --optimizer adam --examples 800", tmp_path)
+    records = read_records(tmp_path / "autoencoder-digits.jsonl")
+    grid = read_records(tmp_path / "grid-autoencoder-digits.jsonl")
+    assert {tuple(r["run"]["examples"]) for r in records + grid} == {(800, 160)}
+    result = _invoke(f"{AUTOENCODER} --examples 1000000", tmp_path)
+    assert result.exit_code == 1
+    assert "--examples: expected 1 to" in result.output
