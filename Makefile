@@ -15,7 +15,7 @@ CPP_SOURCES := $(shell find csrc tests benchmarks -name '*.cpp' -o -name '*.h' -
 FOREIGN := $(PYTHON) -m tests.cpp.foreign_isa
 FASHION := /usr/share/datasets/fashion-mnist
 
-.PHONY: help demo images paper paper-smoke test fuzz load numerics torch-tests sanitize sanitize-quick foreign-isa packages matrix bench \
+.PHONY: help demo images paper paper-smoke test fuzz mutants load numerics torch-tests sanitize sanitize-quick foreign-isa packages matrix bench \
 	gpu-check cubin cuda-import lint format build clean
 .DEFAULT_GOAL := help
 
@@ -66,6 +66,9 @@ endif
 ifneq ($(ONLY),optimizer)
 	$(BIN)/python -m tests.fuzz operators $(if $(CALLS),--calls $(CALLS)) $(if $(SEED),--seed $(SEED))
 endif
+
+mutants: $(BUILT)  ## plant bugs in copies of the project and see that the tests notice them (NAMES="cuda triton-ticket": some of them)
+	$(BIN)/python -m tests.mutants $(NAMES)
 
 load: $(BUILT)  ## run large, long and concurrent runs (some minutes, 4 GB)
 	$(BIN)/python -m pytest tests/load/suite.py
