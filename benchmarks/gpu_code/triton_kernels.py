@@ -13,7 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-# The passes that MiniBlocks launches, and the kernel flags that each of them sets.
+# The passes that MiniBlocks launches, and the kernel flags that each of them sets. Blocks in panels
+# are inverted in a launch of their own, so that they have only "invert" and passes without INVERT;
+# "everything" is then all but the inversion.
 PASSES: dict[str, frozenset[str]] = {
     "update": frozenset({"UPDATE"}),
     "invert": frozenset({"INVERT"}),
@@ -84,14 +86,23 @@ def kernels(
         dtype: ``fp32``, ``bf16`` or ``fp16``.
         inverse_dtype: ``fp32`` or ``bf16``.
     """
+    from mbf_kernels.backends.triton.configs import config_for
+
     passes = tuple(passes)
     yield Kernel("damping")
     for d in block_sizes:
         yield Kernel("dense", d)
         for operations in passes:
+            if config_for(d).panels and not _in_panels(operations):
+                continue
             yield Kernel("pass", d, operations, dtype, inverse_dtype)
             if "TARGETS" in PASSES[operations]:
                 yield Kernel("apply", d, operations, dtype)
+
+
+def _in_panels(operations: str) -> bool:
+    """Whether blocks in panels have such a launch."""
+    return operations in ("invert", "everything") or "INVERT" not in PASSES[operations]
 
 
 def shared_kernels(widths: Iterable[int], *, dtype: str = "fp32") -> Iterator[Kernel]:
@@ -130,6 +141,7 @@ def source_of(kernel: Kernel, architecture: str) -> Source:
     from triton.backends.compiler import GPUTarget
 
     from mbf_kernels.backends.triton import choice
+    from mbf_kernels.backends.triton.configs import config_for
 
     target = (
         GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
@@ -148,7 +160,14 @@ def source_of(kernel: Kernel, architecture: str) -> Source:
     elif kernel.kind == "apply":
         function, constants, options = choice.apply_launch(d, flags, target)
         constants = constants | {"PARAM": dtype}
+    elif kernel.operations == "invert" and config_for(d).panels:
+        own = dict.fromkeys(("PRESENT", "DEBIAS", "CONTROLS"), False)
+        function, constants, options = choice.panel_inversion_launch(
+            d, kernel.inverse_dtype, own, target
+        )
     else:
+        if config_for(d).panels:
+            flags["INVERT"] = False
         function, constants, options = choice.pass_launch(
             d, kernel.inverse_dtype, kernel.dtype != "fp32", flags, target
         )

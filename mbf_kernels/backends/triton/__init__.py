@@ -6,7 +6,8 @@
 ``choice``                 the kernel, constants and options of a launch, from ``configs.json``
 ``table``                  work lists, pointer tables and scratch memory on the device
 ``register_kernels``       the pass over small blocks, in registers; mathematics: ``lane_math``
-``panel_kernels``          the pass over larger blocks, in scratch memory: ``panel_math``
+``panel_kernels``          update and step of larger blocks, in scratch memory: ``panel_math``
+``inversion_kernels``      their inversion, by teams of threads
 ``apply_kernels``          the second pass of a rescaled step
 ``dense_kernels``          inverses of dense matrices
 ``tensor_sums``            sums over whole tensors, for norms and relative damping
