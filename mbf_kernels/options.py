@@ -6,8 +6,11 @@ times as long.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 # The first tile and one past the last.
@@ -73,3 +76,25 @@ class Buffers(NamedTuple):
 
 
 NO_BUFFERS = Buffers(None, None)
+
+ELEMENTWISE_EPSILON = 1e-8
+
+
+class ElementScalars(NamedTuple):
+    """The scalars of a step of :class:`Elementwise`."""
+
+    lr: float | Tensor  # a tensor if it is on a GPU: reading it would wait
+    momentum: float
+    beta: float
+    weight_decay: float
+    average_weight: float  # what the average of gradients is divided by
+    square_weight: float
+    sign: float  # -1 to maximize
+
+
+@dataclass(frozen=True, eq=False)
+class ElementForm:
+    """The tensors that :class:`Elementwise` steps; backends keep tables for each such object."""
+
+    sizes: Sequence[int]
+    device: torch.device

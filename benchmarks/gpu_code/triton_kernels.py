@@ -45,7 +45,7 @@ POINTERS = {
     "directions": "fp32", "norms": "fp64", "scales": "fp64", "tickets": "i32", "scratch": "fp32",
     "tile_starts": "i32", "elements": "fp64", "absolute": "fp64", "result": "fp32",
     "matrices": "fp32", "shapes": "i64", "weights": "fp64", "left_out": "i64", "partials": "fp32",
-    "counts": "i32", "sums": "i32",
+    "counts": "i32", "sums": "i32", "sizes": "i64", "rates": "fp64",
 }  # fmt: skip
 SCALARS = {"tl.float32": "fp32", "tl.float64": "fp64"}
 
@@ -54,7 +54,7 @@ SCALARS = {"tl.float32": "fp32", "tl.float64": "fp64"}
 class Kernel:
     """A kernel that the backend launches, described as the compiler needs it."""
 
-    kind: str  # pass, apply, dense, damping or shared
+    kind: str  # pass, apply, dense, damping, shared or elements
     block_size: int = 0  # 0 if it serves all sizes
     operations: str = ""  # a key of PASSES or SHARED, or '' if the kernel is not part of a pass
     dtype: str = "fp32"  # of parameters, gradients and momenta
@@ -90,6 +90,7 @@ def kernels(
 
     passes = tuple(passes)
     yield Kernel("damping")
+    yield Kernel("elements", dtype=dtype)
     for d in block_sizes:
         yield Kernel("dense", d)
         for operations in passes:
@@ -153,6 +154,9 @@ def source_of(kernel: Kernel, architecture: str) -> Source:
     flags = {flag: flag in PASSES.get(kernel.operations, ()) for flag in FLAGS}
     if kernel.kind == "shared":
         function, constants, options = _shared_launch(kernel, target)
+    elif kernel.kind == "elements":
+        function, constants, options = choice.element_launch(False, True, target)
+        constants = constants | {"PARAM": dtype, "GRAD": dtype}
     elif kernel.kind == "damping":
         function, constants, options = choice.damping_launch()
     elif kernel.kind == "dense":

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..layout import TileLayout
-from ..options import Buffers, Inversion, StepOptions, Update
+from ..options import Buffers, ElementForm, ElementScalars, Inversion, StepOptions, Update
 from ..rows import RowForm
 from ..shared_state import SharedState
 from ..state import BlockState
@@ -48,6 +48,7 @@ class Backend(ABC):
     serves_large_blocks = False  # those above MAX_SMALL_BLOCK
     serves_float64 = False  # statistics in float64
     max_shared_block: int | None = 0  # the widest piece of rows it serves; None: any
+    serves_elements = False  # steps of single elements, in float32
 
     @abstractmethod
     def availability(self) -> Availability:
@@ -132,6 +133,20 @@ class Backend(ABC):
         directions: Tensor | None,
     ) -> None:
         """Steps the layers that have a gradient."""
+        raise NotImplementedError
+
+    # --- single elements, for backends that serve them -------------------------------------------
+
+    def elementwise_step_(
+        self,
+        form: ElementForm,
+        params: list[Tensor],
+        grads: Sequence[Tensor | None],
+        averages: list[Tensor],
+        squares: list[Tensor],
+        scalars: ElementScalars,
+    ) -> None:
+        """Adam's step of the tensors that have a gradient."""
         raise NotImplementedError
 
 

@@ -1,9 +1,10 @@
 """Adam's direction, elementwise: norm layers, embeddings, scalars.
 
-With graft the step is Adam's own, ``m_hat / (sqrt(v_hat) + 1e-8)``, and torch's fused kernel takes
-it. The bare algorithm has the heavy-ball momentum ``M`` in place of the bias-corrected average
-``m_hat``: the same direction times ``(1 - mu^k) / (1 - mu)``. The state is Adam's average
-``m = (1 - mu) M``; when ``mu`` changes, ``m`` is rescaled so that ``M`` stays the same.
+With graft the step is Adam's own, ``m_hat / (sqrt(v_hat) + 1e-8)``. Torch's fused kernel takes it
+in one dtype, ``mk.Elementwise`` takes the rest. The bare algorithm has the heavy-ball momentum
+``M`` in place of the bias-corrected average ``m_hat``: the same direction times
+``(1 - mu^k) / (1 - mu)``. The state is Adam's average ``m = (1 - mu) M``; when ``mu`` changes,
+``m`` is rescaled so that ``M`` stays the same.
 
 As everywhere in this package, ``v`` is divided by the average that its updates have made of ones,
 which is Adam's ``1 - beta^k`` while ``beta`` stays the same. After a warm start it is 1.
@@ -18,6 +19,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+import mbf_kernels as mk
 
 from .checkpoints import States
 from .curvature import Curvature, finite_blocks
@@ -49,6 +52,7 @@ class ElementwiseEngine(Engine):
         self.squares = [zeros(p) for p in self.params]
         # In the order of the parameters, which need not be theirs later on.
         self._state_contiguous = all(map(Tensor.is_contiguous, self.averages))
+        self._elements = mk.Elementwise([p.detach() for p in self.params])
         self._k = torch.zeros((), dtype=torch.float32, device=self.device)
 
     @property
@@ -65,16 +69,13 @@ class ElementwiseEngine(Engine):
         grads: list[Any] = [p.grad for p in self.params]
         for cohort in self._cohorts([grad is not None for grad in grads]):
             for weight, chosen in self._by_weight(cohort):
-                lists = [self.params, self.averages, self.squares]
-                mine = grads
-                if chosen is not None:
-                    lists = [[tensors[i] for i in chosen] for tensors in lists]
-                    mine = [grads[i] for i in chosen]
+                lists = [self.params, grads, self.averages, self.squares]
+                mine = lists if chosen is None else [[own[i] for i in chosen] for own in lists]
                 weight = beta * weight + (1.0 - beta)
-                if self._fusable(lists[0], mine):
-                    self._fused(cohort.k, weight, group, mine, lists)
+                if self._fusable(*mine[:2]):
+                    self._fused(cohort.k, weight, group, *mine)
                 else:
-                    self._plain(cohort.k, weight, group, mine, lists)
+                    self._plain(cohort.k, weight, group, lists, chosen)
                 self._weights[slice(None) if chosen is None else list(chosen)] = weight
 
     def _by_weight(self, cohort: Cohort) -> list[tuple[float, Sequence[int] | None]]:
@@ -114,10 +115,11 @@ class ElementwiseEngine(Engine):
         k: int,
         weight: float,
         group: ParamGroup,
+        params: list[Tensor],
         grads: list[Tensor],
-        lists: list[list[Tensor]],
+        averages: list[Tensor],
+        squares: list[Tensor],
     ) -> None:
-        params, averages, squares = lists
         mu, beta = momentum_of(group), group["beta"]
         correction = self._correction(k, group)
         # The kernel divides m by 1 - mu^k and v by 1 - beta^k. If v has another weight, it gets the
@@ -149,22 +151,33 @@ class ElementwiseEngine(Engine):
         k: int,
         weight: float,
         group: ParamGroup,
-        grads: list[Tensor],
-        lists: list[list[Tensor]],
+        lists: list[list[Any]],
+        chosen: Sequence[int] | None,
     ) -> None:
-        params, averages, squares = lists
-        lr, mu, beta = learning_rate_of(group), momentum_of(group), group["beta"]
-        sign = -1.0 if group["maximize"] else 1.0
-        decay = 1.0 - lr * group["weight_decay"]
-        rate = lr / (self._correction(k, group) * (1.0 - mu**k))
-        root_scale = weight**0.5
-        for param, grad, average, square in zip(params, grads, averages, squares, strict=True):
-            wide = sign * grad.to(self.state_dtype)
-            average.lerp_(wide, 1.0 - mu)
-            square.mul_(beta).addcmul_(wide, wide, value=1.0 - beta)
-            root = (square.sqrt() / root_scale).add_(_EPSILON)
-            w = param.to(self.state_dtype)
-            param.copy_(w * decay - rate * (average / root))
+        """The same step where torch's kernel does not serve: in 16-bit formats above all."""
+        params, grads, averages, squares = lists
+        if chosen is not None:
+            here = set(chosen)
+            grads = [grad if i in here else None for i, grad in enumerate(grads)]
+        mu = momentum_of(group)
+        correction = self._correction(k, group)
+        try:
+            self._elements.step_(
+                params,
+                grads,
+                averages,
+                squares,
+                lr=learning_rate_of(group),
+                momentum=mu,
+                beta=group["beta"],
+                weight_decay=group["weight_decay"],
+                average_weight=correction * (1.0 - mu**k),
+                square_weight=weight,
+                maximize=group["maximize"],
+            )
+        except mk.TensorError as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"{self.layers[error.index].name}, {error}") from error
 
     def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
         for i, param in enumerate(self.params):

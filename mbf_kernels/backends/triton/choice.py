@@ -12,11 +12,13 @@ import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 
+from ...options import ELEMENTWISE_EPSILON
 from ...rounding import inverse_limit
 from ..reference import LEAST_RELATIVE_DAMPING
 from .apply_kernels import apply_directions
 from .configs import Config, config_for
 from .dense_kernels import dense_panels, dense_registers
+from .element_kernels import step_elements
 from .inversion_kernels import invert_panel_blocks
 from .panel_kernels import panel_pass
 from .register_kernels import register_pass
@@ -28,6 +30,7 @@ Launch = tuple[Any, dict[str, Any], dict[str, Any]]
 
 TYPES = {"fp32": tl.float32, "bf16": tl.bfloat16, "fp16": tl.float16}
 SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+ELEMENT_CHUNK = 1024  # elements of a program that steps them one by one
 # Of a pass over blocks in panels.
 PANEL_FLAGS = ("UPDATE", "STEP", "TARGETS", "REFRESH", "CONTROLS", "STRIDED")
 DTYPES = {short: dtype for dtype, short in SHORT.items()}
@@ -103,6 +106,23 @@ def damping_launch() -> Launch:
     """The launch that makes relative damping absolute."""
     options = {"num_warps": 4, "num_stages": 1}
     return damping_of_tensors, {"LEAST": LEAST_RELATIVE_DAMPING}, options
+
+
+def element_launch(on_device: bool, aligned: bool, target: GPUTarget) -> Launch:
+    """The launch that steps single elements.
+
+    Args:
+        on_device: whether the learning rate is a tensor on the device.
+        aligned: whether all tensors start at a multiple of 16 bytes.
+    """
+    constants = {
+        "EPSILON": ELEMENTWISE_EPSILON,
+        "CHUNK": ELEMENT_CHUNK,
+        "ON_DEVICE": on_device,
+        "ALIGN": 16 if aligned else 1,
+    }
+    threads = ELEMENT_CHUNK // 4  # of which each loads 16 bytes of float32 at once
+    return step_elements, constants, {"num_warps": threads // target.warp_size, "num_stages": 1}
 
 
 def dense_launch(block_size: int, target: GPUTarget) -> Launch:

@@ -179,9 +179,7 @@ def invert_panel_blocks(
             too_large = check_diagonal(triangle, LIMIT, D, LANES, TEAM)
             failed = tl.where(failed < (1 << 30), failed, too_large)
             failed = tl.where(failed < (1 << 30), failed, 0)
-            tl.store(
-                info + tile.to(tl.int64) * 16 + lane, failed, mask=inverted & (thread < LANES)
-            )
+            tl.store(info + tile.to(tl.int64) * 16 + lane, failed, mask=inverted & (thread < LANES))
             rise = tl.zeros((LANES * TEAM,), tl.float32)
             if inverses.dtype.element_ty == tl.bfloat16:
                 rise = raise_of(triangle, column, member, panels, D, LANES, TEAM)
