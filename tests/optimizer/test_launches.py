@@ -15,11 +15,11 @@ from torch import nn
 import mbf_kernels as mk
 from benchmarks.optimizers.networks import NETWORKS
 from mbf_optim import MBF
-from tests.support.launch_count import DEVICE, launches_counted
+from tests.support.launch_count import DEVICE, READ_BY_TORCH, launches_counted
 from tests.support.requirements import require, triton
 
 DTYPES = [torch.float32, torch.bfloat16]
-STATISTICS, PLAIN = 20, 23  # steps; statistics every 10, inverses every 100 and early on
+INVERSE, STATISTICS, PLAIN = 16, 20, 23  # steps; the first one is one of the early refreshes
 
 
 class Block(nn.Module):
@@ -62,21 +62,48 @@ def counted(make, dtype, steps, **options):
     return [found[k] for k in steps]
 
 
+# The network, options, and the most launches of a step between refreshes and of a refresh.
 NETWORK_CASES = {
-    "transformer": (transformer, {}, 15),
-    "resnet50": (resnet50, {"conv": "filter"}, 25),
+    "transformer": (transformer, {}, 15, 200),
+    "resnet50": (resnet50, {"conv": "filter"}, 25, 800),
 }
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", NETWORK_CASES)
 def test_steps_between_refreshes(name, dtype):
-    make, options, most = NETWORK_CASES[name]
+    make, options, most, _ = NETWORK_CASES[name]
     plain, statistics = counted(make, dtype, (PLAIN, STATISTICS), **options)
     for launches, names, waits, tables in (plain, statistics):
         # New addresses of gradients are copied to the device, in one copy per table.
         assert launches + tables <= most, names
         assert waits == 0
+
+
+@pytest.mark.parametrize("name", NETWORK_CASES)
+def test_refreshes(name):
+    """Blocks of one width are inverted together.
+
+    The host waits where torch does, which reads whether eigenvalues converged and factors are good.
+    """
+    make, options, _, most = NETWORK_CASES[name]
+    ((launches, names, waits, _),) = counted(make, torch.float32, (INVERSE,), **options)
+    assert launches <= most, names
+    assert waits == sum(names.get(name, 0) for name in READ_BY_TORCH)
+
+
+@pytest.mark.parametrize("kind", [{"groups": 4}, {"transposed": True}, {"kernels": True}, {}])
+def test_refreshes_of_parts_do_not_wait(kind):
+    """Nor do those of padded pieces, of one width in a group, or with a damping for each layer."""
+    require(triton)
+    with launches_counted() as log:
+        layers = [mk.Rows(torch.empty(8, 10, 3, 3, device=DEVICE), **kind) for _ in range(3)]
+        blocks = mk.SharedBlocks(layers, 36)
+        log.clear()
+        for i in range(3):
+            blocks.invert_(0.5, relative=True, debias=True, part=(i, 3))
+        blocks.invert_(torch.full((3,), 0.1, dtype=torch.float64), relative=True)
+        assert log.waits == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -19,8 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 DEVICE = "meta"
 ALLOCATIONS = ("empty", "new_empty", "empty_like", "empty_strided", "resize_", "set_", "lift_fresh")
 
+# Operators that read on the host whether all matrices were served.
+READ_BY_TORCH = ("_linalg_eigh", "cholesky_inverse")
+
 # The limits of a launch over lists of tensors (ATen/native/cuda/MultiTensorApply.cuh): tensors by
-# the number of lists, and chunks.
+# the number of lists, and chunks. Builds for CUDA 13 take seven times as many.
 MOST_TENSORS = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
 MOST_CHUNKS = 320
 CHUNK = 65_536
@@ -113,8 +116,8 @@ class _Dispatched(TorchDispatchMode):
     @staticmethod
     def _waits(name, args, kwargs, result):
         """Whether torch waits for the device by itself."""
-        if name == "_linalg_eigh":
-            return 1  # it reads whether every matrix converged
+        if name in READ_BY_TORCH:
+            return 1
         if name not in ("_to_copy", "copy_") or kwargs.get("non_blocking"):
             return 0
         source = args[1] if name == "copy_" else args[0]
