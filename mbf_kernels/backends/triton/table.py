@@ -130,6 +130,7 @@ class StateTables:
         self.scales = torch.zeros(max(tensors, 1), dtype=torch.float64, device=device)
         self.tickets = torch.zeros(max(tensors, 1), dtype=torch.int32, device=device)
         self._scratch: Tensor | None = None
+        self._scratch_of_graphs: list[Tensor] = []
 
     def work(self, lanes: int) -> Work:
         if lanes not in self._work:
@@ -172,6 +173,11 @@ class StateTables:
         """At least ``length`` float32 elements, for one launch at a time."""
         if self._scratch is None or self._scratch.numel() < length:
             self._scratch = torch.empty(length, dtype=torch.float32, device=self.device)
+        if _is_capturing(self._scratch) and not any(
+            self._scratch is kept for kept in self._scratch_of_graphs
+        ):
+            # A graph uses this memory whenever it is replayed, also after a larger one was made.
+            self._scratch_of_graphs.append(self._scratch)
         return self._scratch
 
 
