@@ -2,10 +2,11 @@
 
 ``spd_inverse`` inverts ordinary batched matrices. ``MiniBlocks`` keeps the Fisher blocks of many
 tensors and takes preconditioned steps with them; ``SharedBlocks`` does so for blocks that the rows
-of a weight share. ``backends`` lists the implementations and says
-which of them can be used here, ``use_backend`` chooses one, and ``build_info`` describes the
-compiled extension. ``MAX_FUSED_BLOCK`` is the largest block that the fused kernels serve,
-``MAX_FUSED_SHARED_BLOCK`` (on a CPU ``MAX_CPU_SHARED_BLOCK``) the widest that rows share.
+of a weight share, and ``Elementwise`` takes Adam's steps for tensors without blocks. ``backends``
+lists the implementations and says which of them can be used here, ``use_backend`` chooses one, and
+``build_info`` describes the compiled extension. ``MAX_FUSED_BLOCK`` is the largest block that the
+fused kernels serve, ``MAX_FUSED_SHARED_BLOCK`` (on a CPU ``MAX_CPU_SHARED_BLOCK``) the widest that
+rows share.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from .backends.backend import Availability
 from .backends.registry import backends, use_backend
 from .build_info import BuildInfo, build_info
+from .elementwise import Elementwise
 from .errors import TensorError
 from .layout import MAX_SMALL_BLOCK as MAX_FUSED_BLOCK
 from .linalg import spd_inverse
@@ -29,6 +31,7 @@ __all__ = [
     "MAX_FUSED_SHARED_BLOCK",
     "Availability",
     "BuildInfo",
+    "Elementwise",
     "MiniBlocks",
     "RowForm",
     "Rows",

@@ -6,8 +6,11 @@ times as long.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 # The first tile and one past the last.
@@ -75,3 +78,30 @@ class Buffers(NamedTuple):
 
 
 NO_BUFFERS = Buffers(None, None)
+
+ELEMENTWISE_EPSILON = 1e-8
+
+
+class ElementScalars(NamedTuple):
+    """The scalars of a step of :class:`Elementwise`.
+
+    ``controls`` is None, or a float64 tensor ``[lr, average_weight, square_weight]`` on the device
+    whose values replace those of the host.
+    """
+
+    lr: float
+    momentum: float
+    beta: float
+    weight_decay: float
+    average_weight: float  # what the average of gradients is divided by
+    square_weight: float
+    sign: float  # -1 to maximize
+    controls: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ElementForm:
+    """The tensors that :class:`Elementwise` steps; backends keep tables for each such object."""
+
+    sizes: Sequence[int]
+    device: torch.device

@@ -15,7 +15,8 @@ from .calls import full_precision, run_checked
 from .errors import TensorTypeError
 from .options import StepOptions, StepScalars, Update
 from .rows import RowForm, Rows, check_rows
-from .shared_state import SharedState, matrix_power
+from .shared_inverses import invert_, matrix_power
+from .shared_state import SharedState
 
 Part = bool | tuple[int, int]
 
@@ -394,7 +395,7 @@ class SharedBlocks:
         values = self._check_inversion(damping, power)
         function = matrix_power(power) if power != -1.0 else self._inverse
         with full_precision(self.device):
-            self._state.invert_(values, bool(relative), bool(debias), blocks, function, present)
+            invert_(self._state, values, bool(relative), bool(debias), blocks, function, present)
 
     def _inverse(self, matrices: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
         matrices.diagonal(dim1=-2, dim2=-1).add_(damping[:, None])

@@ -1,26 +1,17 @@
-"""The state of blocks that rows share, and their inverses."""
+"""The state of blocks that rows share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from .lapack import over_chunks
 from .rows import RowForm
 
-LEAST_RELATIVE_DAMPING = 1e-30
-# torch.linalg does not say that it exports it.
-_LinAlgError: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 SLACK = 16  # elements beyond the last matrix, since vectors are loaded whole
-
-# Takes matrices (n, d, d), which it may overwrite, and what is to be added to the diagonal of each;
-# returns another matrix for each, and info.
-MatrixFunction = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass
@@ -38,6 +29,8 @@ class SharedState:
     info: Tensor  # [blocks] int32: 0, or where the last inversion failed
     absent: Tensor = field(init=False)  # empty; stands for a missing gradient
     table: Tensor = field(init=False)  # the layers as the compiled operators take them
+    blocks_of_layers: Tensor = field(init=False)  # int64: how many each has
+    diagonals_of_layers: Tensor = field(init=False)  # float64: elements on all of its diagonals
 
     def __post_init__(self) -> None:
         self.absent = torch.empty(0, dtype=torch.bool, device=self.stats.device)
@@ -45,6 +38,13 @@ class SharedState:
         self.table = torch.tensor(fields, dtype=torch.int64, device="cpu").reshape(-1, 6)
         sizes = [form.blocks * form.width**2 for form in self.forms]
         self._offsets = list(accumulate(sizes, initial=0))
+        columns = [max(form.groups * form.columns, 1) for form in self.forms]
+        device = self.stats.device
+        self.diagonals_of_layers = torch.tensor(columns, dtype=torch.float64, device="cpu").to(
+            device
+        )
+        counts = [form.blocks for form in self.forms]
+        self.blocks_of_layers = torch.tensor(counts, dtype=torch.int64, device="cpu").to(device)
         self.first_block = list(accumulate((form.blocks for form in self.forms), initial=0))
 
     @staticmethod
@@ -84,6 +84,11 @@ class SharedState:
             for form, first in zip(self.forms, self._offsets, strict=False)
         ]
 
+    def matrices_of(self, flat: Tensor, layer: int, first: int, last: int) -> Tensor:
+        """Some of a layer's matrices, ``[last - first, width, width]``, as a view."""
+        d, start = self.forms[layer].width, self._offsets[layer]
+        return flat[start + first * d * d : start + last * d * d].view(-1, d, d)
+
     def per_block(self, values: Tensor) -> list[Tensor]:
         """Values of all blocks as ``[groups, pieces]`` for each layer, as views."""
         return [
@@ -114,131 +119,6 @@ class SharedState:
                 if value is not None:
                     own.copy_(value.detach())
                     info[i].zero_()
-
-    # --- inverses -------------------------------------------------------------------------------
-
-    def _mean_diagonal(self, layer: int) -> Tensor:
-        """The mean diagonal element of a layer's ``G / weight``, float64."""
-        form, first = self.forms[layer], self._offsets[layer]
-        blocks = slice(self.first_block[layer], self.first_block[layer + 1])
-        weights = self.weights[blocks]
-        stats = self.stats[first : first + form.blocks * form.width**2]
-        diagonals = stats.view(-1, form.width, form.width).diagonal(dim1=-2, dim2=-1)
-        traces = diagonals.sum(dim=-1, dtype=torch.float64)
-        total = torch.where(weights > 0, traces / weights, 0.0).sum()
-        return total / max(form.groups * form.columns, 1)
-
-    def invert_(
-        self,
-        damping: Tensor,
-        relative: bool,
-        debias: bool,
-        blocks: tuple[int, int],
-        function: MatrixFunction,
-        present: Sequence[bool] | None = None,
-    ) -> None:
-        """``P <- function(G, damping)``; a matrix for which that fails keeps its ``P``.
-
-        Args:
-            damping: float64, one value for all layers or one for each.
-            relative: the damping is in units of each layer's mean diagonal.
-            debias: of ``G / weight`` instead.
-            blocks: the first, and one past the last.
-            present: the layers that are inverted at all.
-        """
-        device = self.stats.device
-        per_layer = damping.to(device).expand(len(self.forms))
-        # Blocks of the same width are inverted together.
-        by_width: dict[int, list[tuple[Tensor, Tensor, Tensor, Tensor]]] = {}
-        for i, form in enumerate(self.forms):
-            first, last = (min(max(end - self.first_block[i], 0), form.blocks) for end in blocks)
-            if first >= last or (present is not None and not present[i]):
-                continue
-            d, offset = form.width, self._offsets[i]
-            span = slice(offset + first * d * d, offset + last * d * d)
-            own = slice(self.first_block[i] + first, self.first_block[i] + last)
-            matrices = self.stats[span].view(-1, d, d).clone()
-            if debias:
-                weights = self.weights[own].to(matrices.dtype)
-                matrices /= torch.where(weights > 0, weights, 1.0)[:, None, None]
-            own_damping = per_layer[i]
-            if relative:
-                # Above zero, so that a layer whose gradients are all zero has an inverse.
-                own_damping = own_damping * self._mean_diagonal(i)
-                own_damping = own_damping.clamp(min=LEAST_RELATIVE_DAMPING)
-            dampings = own_damping.to(matrices.dtype).expand(len(matrices))
-            found = (matrices, dampings, self.inverse[span].view(-1, d, d), self.info[own])
-            if form.padding and form.groups == 1 and last == form.blocks:
-                # The last piece by itself: it may be as short as a bias.
-                short = d - form.padding
-                ends, its_damping, inverses, info = (t[-1:] for t in found)
-                by_width.setdefault(short, []).append(
-                    (ends[:, :short, :short], its_damping, inverses[:, :short, :short], info)
-                )
-                found = (found[0][:-1], found[1][:-1], found[2][:-1], found[3][:-1])
-            elif form.padding:
-                # Nobody reads what padding becomes; of zeros and no damping it has no inverse. The
-                # largest element leaves the scale of the matrix as it is.
-                lasts = torch.arange(first, last, device=device) % form.pieces == form.pieces - 1
-                diagonal = matrices.diagonal(dim1=-2, dim2=-1)
-                largest = diagonal[lasts].amax(dim=-1, keepdim=True)
-                diagonal[lasts, d - form.padding :] = torch.where(largest > 0, largest, 1.0)
-            if len(found[0]):
-                by_width.setdefault(d, []).append(found)
-        for group in by_width.values():
-            fresh, info = function(
-                torch.cat([one[0] for one in group]), torch.cat([one[1] for one in group])
-            )
-            sizes = [len(one[0]) for one in group]
-            parts = zip(torch.split(fresh, sizes), torch.split(info, sizes), strict=True)
-            for (_, _, inverse, own_info), (new, failed) in zip(group, parts, strict=True):
-                torch.where((failed == 0)[:, None, None], new, inverse, out=inverse)
-                own_info.copy_(failed)
-
-
-def matrix_power(power: float) -> MatrixFunction:
-    """Real powers of symmetric positive definite matrices, through their eigenvalues."""
-
-    def of_chunk(matrices: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
-        finite = matrices.isfinite().flatten(1).all(dim=1) & damping.isfinite()
-        identity = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
-        # Eigenvalues have rounding errors in units of the largest one, which can be far above the
-        # damping. So the damping is added to them, not to the matrix.
-        values, vectors = _eigh(torch.where(finite[:, None, None], matrices, identity))
-        rounding = torch.finfo(values.dtype).eps * matrices.shape[-1] * values[:, -1:].abs()
-        values = torch.where(values.abs() < rounding, values.clamp(min=0.0), values)
-        values = values + damping[:, None]
-        good = finite & (values[:, 0] > 0)
-        powers = torch.where(good[:, None], values, 1.0) ** power
-        good &= powers.isfinite().all(dim=1)
-        result = (vectors * powers[:, None, :]) @ vectors.mT
-        return result, torch.where(good, 0, 1).to(torch.int32)
-
-    return partial(over_chunks, of_chunk)
-
-
-def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and eigenvectors; the values are NaN where they cannot be found.
-
-    One matrix of a batch for which LAPACK finds none makes torch raise for all of them, and some
-    versions of LAPACK return NaN for a matrix that is finite.
-    """
-    try:
-        values, vectors = torch.linalg.eigh(matrices)
-        if not values.isnan().any():
-            return values, vectors
-    except _LinAlgError:
-        pass
-    found = [_eigh_of_one(matrix) for matrix in matrices]
-    return torch.stack([values for values, _ in found]), torch.stack([v for _, v in found])
-
-
-def _eigh_of_one(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    try:
-        values, vectors = torch.linalg.eigh(matrix.double())
-    except _LinAlgError:
-        return torch.full_like(matrix[0], torch.nan), matrix
-    return values.to(matrix.dtype), vectors.to(matrix.dtype)
 
 
 def _check_state(

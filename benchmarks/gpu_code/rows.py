@@ -125,6 +125,7 @@ def _triton_operation(kernel: Kernel) -> str:
         "apply": "rescaled step, second pass",
         "dense": "spd_inverse",
         "damping": "relative damping",
+        "elements": "step of single elements",
     }[kernel.kind]
     formats = [kernel.dtype] * (kernel.dtype != "fp32")
     formats += [f"P in {kernel.inverse_dtype}"] * (kernel.inverse_dtype != "fp32")

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-# The passes that MiniBlocks launches, and the kernel flags that each of them sets.
+# The passes that MiniBlocks launches, and the kernel flags that each of them sets. Blocks in panels
+# are inverted in a launch of their own, so that they have only "invert" and passes without INVERT;
+# "everything" is then all but the inversion.
 PASSES: dict[str, frozenset[str]] = {
     "update": frozenset({"UPDATE"}),
     "invert": frozenset({"INVERT"}),
@@ -43,7 +45,7 @@ POINTERS = {
     "directions": "fp32", "norms": "fp64", "scales": "fp64", "tickets": "i32", "scratch": "fp32",
     "tile_starts": "i32", "elements": "fp64", "absolute": "fp64", "result": "fp32",
     "matrices": "fp32", "shapes": "i64", "weights": "fp64", "left_out": "i64", "partials": "fp32",
-    "counts": "i32", "sums": "i32",
+    "counts": "i32", "sums": "i32", "sizes": "i64", "rates": "fp64",
 }  # fmt: skip
 SCALARS = {"tl.float32": "fp32", "tl.float64": "fp64"}
 
@@ -52,7 +54,7 @@ SCALARS = {"tl.float32": "fp32", "tl.float64": "fp64"}
 class Kernel:
     """A kernel that the backend launches, described as the compiler needs it."""
 
-    kind: str  # pass, apply, dense, damping or shared
+    kind: str  # pass, apply, dense, damping, shared or elements
     block_size: int = 0  # 0 if it serves all sizes
     operations: str = ""  # a key of PASSES or SHARED, or '' if the kernel is not part of a pass
     dtype: str = "fp32"  # of parameters, gradients and momenta
@@ -84,14 +86,24 @@ def kernels(
         dtype: ``fp32``, ``bf16`` or ``fp16``.
         inverse_dtype: ``fp32`` or ``bf16``.
     """
+    from mbf_kernels.backends.triton.configs import config_for
+
     passes = tuple(passes)
     yield Kernel("damping")
+    yield Kernel("elements", dtype=dtype)
     for d in block_sizes:
         yield Kernel("dense", d)
         for operations in passes:
+            if config_for(d).panels and not _in_panels(operations):
+                continue
             yield Kernel("pass", d, operations, dtype, inverse_dtype)
             if "TARGETS" in PASSES[operations]:
                 yield Kernel("apply", d, operations, dtype)
+
+
+def _in_panels(operations: str) -> bool:
+    """Whether blocks in panels have such a launch."""
+    return operations in ("invert", "everything") or "INVERT" not in PASSES[operations]
 
 
 def shared_kernels(widths: Iterable[int], *, dtype: str = "fp32") -> Iterator[Kernel]:
@@ -130,6 +142,7 @@ def source_of(kernel: Kernel, architecture: str) -> Source:
     from triton.backends.compiler import GPUTarget
 
     from mbf_kernels.backends.triton import choice
+    from mbf_kernels.backends.triton.configs import config_for
 
     target = (
         GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
@@ -141,6 +154,9 @@ def source_of(kernel: Kernel, architecture: str) -> Source:
     flags = {flag: flag in PASSES.get(kernel.operations, ()) for flag in FLAGS}
     if kernel.kind == "shared":
         function, constants, options = _shared_launch(kernel, target)
+    elif kernel.kind == "elements":
+        function, constants, options = choice.element_launch(False, True, target)
+        constants = constants | {"PARAM": dtype, "GRAD": dtype}
     elif kernel.kind == "damping":
         function, constants, options = choice.damping_launch()
     elif kernel.kind == "dense":
@@ -148,7 +164,14 @@ def source_of(kernel: Kernel, architecture: str) -> Source:
     elif kernel.kind == "apply":
         function, constants, options = choice.apply_launch(d, flags, target)
         constants = constants | {"PARAM": dtype}
+    elif kernel.operations == "invert" and config_for(d).panels:
+        own = dict.fromkeys(("PRESENT", "DEBIAS", "CONTROLS"), False)
+        function, constants, options = choice.panel_inversion_launch(
+            d, kernel.inverse_dtype, own, target
+        )
     else:
+        if config_for(d).panels:
+            flags["INVERT"] = False
         function, constants, options = choice.pass_launch(
             d, kernel.inverse_dtype, kernel.dtype != "fp32", flags, target
         )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..layout import TileLayout
-from ..options import Buffers, Inversion, StepOptions, Update
+from ..options import Buffers, ElementForm, ElementScalars, Inversion, StepOptions, Update
 from ..rows import RowForm
 from ..shared_state import SharedState
 from ..state import BlockState
@@ -48,7 +48,8 @@ class Backend(ABC):
     serves_large_blocks = False  # those above MAX_SMALL_BLOCK
     serves_float64 = False  # statistics in float64
     max_shared_block: int | None = 0  # the widest piece of rows it serves; None: any
-    takes_controls = True  # reads StepOptions.controls when the step is executed
+    takes_controls = True  # reads scalars that are tensors when the step is executed
+    serves_elements = False  # steps of single elements, in float32
 
     @abstractmethod
     def availability(self) -> Availability:
@@ -133,6 +134,20 @@ class Backend(ABC):
         directions: Tensor | None,
     ) -> None:
         """Steps the layers that have a gradient."""
+        raise NotImplementedError
+
+    # --- single elements, for backends that serve them -------------------------------------------
+
+    def elementwise_step_(
+        self,
+        form: ElementForm,
+        params: list[Tensor],
+        grads: Sequence[Tensor | None],
+        averages: list[Tensor],
+        squares: list[Tensor],
+        scalars: ElementScalars,
+    ) -> None:
+        """Adam's step of the tensors that have a gradient."""
         raise NotImplementedError
 
 

@@ -13,12 +13,20 @@ import torch
 from torch import Tensor
 
 from ..layout import Span, diagonal_places, to_dense, to_packed
-from ..options import Buffers, Inversion, StepOptions, TileRange, Update
+from ..options import (
+    Buffers,
+    ElementForm,
+    ElementScalars,
+    Inversion,
+    StepOptions,
+    TileRange,
+    Update,
+)
 from ..rounding import inverse_limit, rounded_inverses
 from ..rows import RowForm
 from ..shared_state import SharedState
 from ..state import BlockState
-from . import shared_reference
+from . import elementwise_reference, shared_reference
 from .backend import Availability, Backend
 
 # Takes (N, d, d) matrices; returns their inverses and info.
@@ -154,6 +162,7 @@ class Reference(Backend):
     serves_large_blocks = True
     serves_float64 = True
     max_shared_block = None
+    serves_elements = True
 
     def __init__(self, name: str, dense_inverse: DenseInverse) -> None:
         self.name = name
@@ -253,6 +262,17 @@ class Reference(Backend):
         if options.controls is not None:
             options = _with_controls(options)
         shared_reference.step_(state, params, grads, momenta, squares, options)
+
+    def elementwise_step_(
+        self,
+        form: ElementForm,
+        params: list[Tensor],
+        grads: Sequence[Tensor | None],
+        averages: list[Tensor],
+        squares: list[Tensor],
+        scalars: ElementScalars,
+    ) -> None:
+        elementwise_reference.step_(params, grads, averages, squares, scalars)
 
 
 def _step(

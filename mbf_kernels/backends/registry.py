@@ -129,6 +129,21 @@ def shared_backend_for(device: torch.device, width: int, dtype: torch.dtype) -> 
     return backend
 
 
+def elementwise_backend_for(device: torch.device, dtype: torch.dtype) -> Backend:
+    """The backend that steps single elements, with averages in ``dtype``.
+
+    Not every backend does: then it is another one that is made for the device, or plain torch.
+    """
+    forced = _forced.get() or _of_environment()
+    names = [forced] if forced else backends_for(device)
+    for name in names:
+        backend = BACKENDS[name]
+        fits = backend.serves_elements and (dtype != torch.float64 or backend.serves_float64)
+        if fits and backend.availability():
+            return backend
+    return TORCH
+
+
 def _for_float64(name: str) -> Backend:
     """Plain torch instead of a backend that was not asked for by name."""
     if _forced.get() or _of_environment():

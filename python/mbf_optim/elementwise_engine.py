@@ -1,9 +1,10 @@
 """Adam's direction, elementwise: norm layers, embeddings, scalars.
 
-With graft the step is Adam's own, ``m_hat / (sqrt(v_hat) + 1e-8)``, and torch's fused kernel takes
-it. The bare algorithm has the heavy-ball momentum ``M`` in place of the bias-corrected average
-``m_hat``: the same direction times ``(1 - mu^k) / (1 - mu)``. The state is Adam's average
-``m = (1 - mu) M``; when ``mu`` changes, ``m`` is rescaled so that ``M`` stays the same.
+With graft the step is Adam's own, ``m_hat / (sqrt(v_hat) + 1e-8)``. Torch's fused kernel takes it
+in one dtype, ``mk.Elementwise`` takes the rest. The bare algorithm has the heavy-ball momentum
+``M`` in place of the bias-corrected average ``m_hat``: the same direction times
+``(1 - mu^k) / (1 - mu)``. The state is Adam's average ``m = (1 - mu) M``; when ``mu`` changes,
+``m`` is rescaled so that ``M`` stays the same.
 
 As everywhere in this package, ``v`` is divided by the average that its updates have made of ones,
 which is Adam's ``1 - beta^k`` while ``beta`` stays the same. After a warm start it is 1.
@@ -18,6 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+import mbf_kernels as mk
 
 from .checkpoints import States
 from .curvature import Curvature, finite_blocks
@@ -38,16 +41,16 @@ class _Numbers(NamedTuple):
             parameters have to be multiplied with ``decay`` before.
         rate: the learning rate of torch's kernel.
         decay: what parameters are multiplied with.
-        plain_rate: the learning rate without torch's kernel.
-        root_scale: the root of what the updates have made of an average of ones.
+        lr, average_weight, square_weight: what :class:`mk.Elementwise` takes.
     """
 
     told: float | None
     kernel_decay: float | None
     rate: float | Tensor
     decay: float | Tensor
-    plain_rate: float | Tensor
-    root_scale: float | Tensor
+    lr: float | Tensor
+    average_weight: float | Tensor
+    square_weight: float | Tensor
 
 
 class ElementwiseEngine(Engine):
@@ -55,7 +58,7 @@ class ElementwiseEngine(Engine):
 
     # The average that the updates of v have made of ones, and the mu that m is scaled for.
     count_names = (*Engine.count_names, "weights", "momentum")
-    live_values = 3  # decay, plain_rate, root_scale
+    live_values = 4  # decay, lr, average_weight, square_weight
 
     def __init__(self, layers: Sequence[Layer], kind: str) -> None:
         super().__init__(layers, kind)
@@ -72,6 +75,7 @@ class ElementwiseEngine(Engine):
         # In the order of the parameters, which need not be theirs later on.
         self._state_contiguous = all(map(Tensor.is_contiguous, self.averages))
         # What the fused kernel reads: the step that it corrects the averages for.
+        self._elements = mk.Elementwise([p.detach() for p in self.params])
         self._k = torch.zeros((), dtype=torch.float32, device=self.device)
         self._rate = torch.zeros((), dtype=torch.float32, device=self.device)
 
@@ -131,10 +135,11 @@ class ElementwiseEngine(Engine):
             lists = [[tensors[i] for i in cohort.chosen] for tensors in lists]
         params, averages, squares = lists
         grads = [p.grad for p in params]
+        numbers = self._numbers(cohort, group)
         if self._fusable(params, grads):
-            self._fused(self._numbers(cohort, group), group, params, grads, averages, squares)
+            self._fused(numbers, group, params, grads, averages, squares)
         else:
-            self._plain(self._numbers(cohort, group), group, params, grads, averages, squares)
+            self._plain(numbers, group, cohort.chosen)
 
     def _follow_momentum(self, momentum: float) -> None:
         """Rescales the averages if ``mu`` changed."""
@@ -164,7 +169,7 @@ class ElementwiseEngine(Engine):
         weight = self._next_weight(cohort, group)
         # The divisor of the learning rate that turns Adam's step into the bare algorithm's.
         correction = 1.0 if group["graft"] is not None else momentum_correction(mu, k)
-        plain_rate = lr / (correction * (1.0 - mu**k))
+        average_weight = correction * (1.0 - mu**k)
         decay = 1.0 - lr * group["weight_decay"]
         # The fused kernel divides m by 1 - mu^k and v by 1 - beta^k. If v has another weight, it
         # gets the k that this weight belongs to, and the learning rate makes up for the division of
@@ -174,7 +179,7 @@ class ElementwiseEngine(Engine):
             told = math.inf if weight >= 1.0 else math.log1p(-weight) / math.log(beta)
             correction *= (1.0 - mu**k) / (1.0 - mu**told)
         kernel_decay = group["weight_decay"] * correction
-        return _Numbers(told, kernel_decay, lr / correction, decay, plain_rate, weight**0.5)
+        return _Numbers(told, kernel_decay, lr / correction, decay, lr, average_weight, weight)
 
     def _fill(self, cohort: Cohort, group: ParamGroup, live: Tensor) -> None:
         numbers = self._values(cohort, group)
@@ -214,24 +219,29 @@ class ElementwiseEngine(Engine):
             maximize=group["maximize"],
         )
 
-    def _plain(
-        self,
-        numbers: _Numbers,
-        group: ParamGroup,
-        params: list[Tensor],
-        grads: list[Tensor],
-        averages: list[Tensor],
-        squares: list[Tensor],
-    ) -> None:
-        mu, beta = momentum_of(group), group["beta"]
-        sign = -1.0 if group["maximize"] else 1.0
-        for param, grad, average, square in zip(params, grads, averages, squares, strict=True):
-            wide = sign * grad.to(self.state_dtype)
-            average.lerp_(wide, 1.0 - mu)
-            square.mul_(beta).addcmul_(wide, wide, value=1.0 - beta)
-            root = (square.sqrt() / numbers.root_scale).add_(_EPSILON)
-            w = param.to(self.state_dtype)
-            param.copy_(w * numbers.decay - numbers.plain_rate * (average / root))
+    def _plain(self, numbers: _Numbers, group: ParamGroup, chosen: Sequence[int] | None) -> None:
+        """The same step where torch's kernel does not serve: in 16-bit formats above all."""
+        grads: list[Tensor | None] = [p.grad for p in self.params]
+        if chosen is not None:
+            here = set(chosen)
+            grads = [grad if i in here else None for i, grad in enumerate(grads)]
+        try:
+            self._elements.step_(
+                self.params,
+                grads,
+                self.averages,
+                self.squares,
+                lr=numbers.lr,
+                momentum=momentum_of(group),
+                beta=group["beta"],
+                weight_decay=group["weight_decay"],
+                average_weight=numbers.average_weight,
+                square_weight=numbers.square_weight,
+                maximize=group["maximize"],
+            )
+        except mk.TensorError as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"{self.layers[error.index].name}, {error}") from error
 
     def average(self, grads: dict[Tensor, Tensor], count: int) -> None:
         for i, param in enumerate(self.params):

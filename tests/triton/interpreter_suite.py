@@ -116,6 +116,6 @@ def test_calls_without_blocks():
 
 def test_one_program_may_process_all_work(monkeypatch):
     """With scratch memory for one program only, that program processes all items of work."""
-    monkeypatch.setattr(table, "SCRATCH_BYTES", 1)
+    monkeypatch.setattr(table, "programs_of", lambda items, size, processors: 1)
     cases.check_fused_steps(reach, 10, counts=(70, 1, 3))
     cases.check_spd_inverse(10, count=70)

@@ -39,7 +39,15 @@ def reach(tensors):
 @pytest.mark.parametrize("d", [1, 3, 9, 12] if ARCH == 80 else [3, 12])
 def test_fused_steps(d):
     cases.check_fused_steps(reach, d)
-    assert len(launches) == 3
+    in_panels = d > 9  # which are inverted in a launch of their own, between update and step
+    assert len(launches) == 3 + 2 * in_panels
+
+
+@on_sm_80
+@pytest.mark.parametrize("d", [20, 36, 52])
+def test_blocks_that_teams_of_threads_invert(d):
+    cases.check_fused_steps(reach, d, counts=(17, 1))
+    cases.check_failures(d)
 
 
 @on_sm_80
@@ -100,15 +108,17 @@ def test_a_bad_block_reports_its_pivot(d):
 def test_relative_damping(d):
     cases.check_relative_damping(reach, d)
     # First step: update, damping, the rest. Second: damping, the rest. Then update_, and invert_
-    # with its damping.
-    assert len(launches) == 3 + 2 + 1 + 2
+    # with its damping. In panels, the inversion is not a part of the rest.
+    in_panels = d > 9
+    assert len(launches) == 3 + 2 + 1 + 2 + 2 * in_panels
 
 
 @on_sm_80
 @pytest.mark.parametrize("d", [3, 12])
 def test_target_norms(d):
     cases.check_target_norms(reach, d)
-    assert len(launches) == 4 * 2
+    in_panels = d > 9
+    assert len(launches) == 4 * 2 + 2 * in_panels
 
 
 @on_sm_80
@@ -118,7 +128,7 @@ def test_controls_replace_the_host_values():
 
 @on_sm_80
 def test_one_program_may_process_all_work(monkeypatch):
-    monkeypatch.setattr(table, "SCRATCH_BYTES", 1)
+    monkeypatch.setattr(table, "programs_of", lambda items, size, processors: 1)
     cases.check_fused_steps(reach, 12, counts=(70, 1, 3))
 
 

@@ -15,3 +15,4 @@ def suite(file, **options):
 TestFirstHalf = suite("interpreter_suite", share=(0, 2))
 TestSecondHalf = suite("interpreter_suite", share=(1, 2))
 TestSharedBlocks = suite("shared_interpreter_suite")
+TestElements = suite("element_interpreter_suite")

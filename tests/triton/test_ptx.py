@@ -31,3 +31,4 @@ def on_sm_80(file):
 TestTraffic = on_sm_80("traffic_suite")
 TestSharedBlocks = on_sm_80("shared_ptx_suite")
 TestSharedTraffic = on_sm_80("shared_traffic_suite")
+TestElements = on_sm_80("element_ptx_suite")

@@ -6,7 +6,8 @@
 ``choice``                 the kernel, constants and options of a launch, from ``configs.json``
 ``table``                  work lists, pointer tables and scratch memory on the device
 ``register_kernels``       the pass over small blocks, in registers; mathematics: ``lane_math``
-``panel_kernels``          the pass over larger blocks, in scratch memory: ``panel_math``
+``panel_kernels``          update and step of larger blocks, in scratch memory: ``panel_math``
+``inversion_kernels``      their inversion, by teams of threads
 ``apply_kernels``          the second pass of a rescaled step
 ``dense_kernels``          inverses of dense matrices
 ``tensor_sums``            sums over whole tensors, for norms and relative damping
@@ -17,6 +18,8 @@
 ``shared_step_kernels``    their step, and both passes of a rescaled step
 ``shared_update_kernels``  their statistics, and sums over parts of the rows
 ``row_memory``             loads and stores of their rows
+``element_launch``         Adam's step on single elements, and its tables
+``element_kernels``        its kernel
 =========================  =========================================================================
 
 Triton is imported when it is first needed, so that the package works without it.
@@ -30,7 +33,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from ...options import Buffers, Inversion, StepOptions, Update
+from ...options import Buffers, ElementForm, ElementScalars, Inversion, StepOptions, Update
 from ...row_view import row_view
 from ...rows import MAX_FUSED_SHARED_BLOCK, RowForm
 from ...shared_state import SharedState
@@ -44,6 +47,7 @@ class Triton(Backend):
     name = "triton"
     devices = ("cuda",)  # ROCm builds of torch use this name for AMD GPUs
     max_shared_block = MAX_FUSED_SHARED_BLOCK
+    serves_elements = True
 
     def availability(self) -> Availability:
         if importlib.util.find_spec("triton") is None:
@@ -124,6 +128,22 @@ class Triton(Backend):
 
         mark_written(params, momenta)
         step_(state, params, grads, momenta, squares, options, directions)
+
+    # --- single elements ------------------------------------------------------------------------
+
+    def elementwise_step_(
+        self,
+        form: ElementForm,
+        params: list[Tensor],
+        grads: Sequence[Tensor | None],
+        averages: list[Tensor],
+        squares: list[Tensor],
+        scalars: ElementScalars,
+    ) -> None:
+        from .element_launch import step_
+
+        mark_written(params, averages, squares)
+        step_(form, params, grads, averages, squares, scalars)
 
 
 BACKENDS = (Triton(),)

@@ -21,6 +21,8 @@ class Config:
     unroll: int  # pivots per iteration of an inversion that is part of a larger pass
     unroll_alone: int  # the same in a launch that only inverts, which compiles faster
     panels: bool  # blocks are in scratch memory instead of registers
+    inversion_lanes: int  # in panels: blocks of a program that inverts
+    team: int  # in panels: threads that share such a block
     registers: dict[str, int]  # the most that a thread may use; see ``registers_of``
 
     def registers_of(self, kind: str, arch: int | str) -> int | None:
@@ -42,5 +44,9 @@ def _shipped() -> dict[str, dict[str, Any]]:
 @cache
 def config_for(block_size: int) -> Config:
     table = _shipped()
-    kind = "registers" if block_size <= MAX_IN_REGISTERS else "panels"
-    return Config(**(table[kind] | table.get(str(block_size), {})))
+    if block_size <= MAX_IN_REGISTERS:
+        return Config(**(table["registers"] | table.get(str(block_size), {})))
+    teams: dict[str, Any] = next(
+        own for most, own in table["teams"].items() if block_size <= int(most)
+    )
+    return Config(**(table["panels"] | teams | table.get(str(block_size), {})))

@@ -10,7 +10,7 @@ from ...layout import MAX_SMALL_BLOCK
 from . import table
 from .choice import dense_launch
 from .dense_kernels import dense_panels
-from .device import on, target
+from .device import multiprocessors, on, target
 
 
 def spd_inverse(matrices: Tensor, damping: float) -> tuple[Tensor, Tensor]:
@@ -37,9 +37,9 @@ def spd_inverse(matrices: Tensor, damping: float) -> tuple[Tensor, Tensor]:
     panels: tuple[int, ...] = ()
     if kernel is dense_panels:
         size = constants["ROWS"] * constants["LANES"]
-        programs = min(programs, max(table.SCRATCH_BYTES // (4 * size), 1))
+        programs = table.programs_of(programs, 4 * size, multiprocessors(device))
         scratch = (torch.empty(programs * size, dtype=torch.float32, device=device),)
-        panels = (constants["PANELS"],)
+        panels = (triton.cdiv(d, 4),)
     with on(device):
         kernel[(programs,)](
             dense, result, info, *scratch, count, *panels, damping, **constants, **options

@@ -5,10 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .inversion_kernels import check_diagonal
 from .lane_math import inverse
 from .natural_memory import store_rows
-from .panel_kernels import check_diagonal, plain
-from .panel_math import invert_panels, panel_at
+from .panel_math import invert_panels, panel_at, plain
 from .register_kernels import damped
 
 
@@ -53,40 +53,43 @@ def dense_panels(
     info,  # int32 [count]
     scratch,  # float32 [programs, ROWS, LANES]
     count,
-    panels,  # PANELS, but not a constant: see panel_math
+    panels,  # D / 4, rounded up, but not a constant: see panel_math
     damping: tl.float32,
     D: tl.constexpr,
-    PANELS: tl.constexpr,
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
+    TEAM: tl.constexpr,
 ):
     """``dense_registers`` for matrices too large for registers: see ``panel_math``."""
-    lane = tl.arange(0, LANES)
+    thread = tl.arange(0, LANES * TEAM)
+    lane = thread % LANES
+    member = (thread // LANES)[:, None]
     triangle = plain(scratch + tl.program_id(0).to(tl.int64) * (ROWS * LANES)) + lane[:, None]
-    column = triangle + (PANELS * (PANELS + 1) // 2) * 16 * LANES
+    column = triangle + (panels * (panels + 1) // 2) * 16 * LANES
     q = tl.arange(0, 16)[None, :]
     for first in range(tl.program_id(0) * LANES, count, tl.num_programs(0) * LANES):
         valid = first + lane < count
         start = (tl.full((1, 1), first, tl.int64) + lane[:, None]) * (D * D)
         for i in range(panels):
-            for j in range(i + 1):
-                row = i * 4 + q // 4
+            row = i * 4 + q // 4
+            for begin in range(0, i + 1, TEAM):
+                j = begin + member
                 col = j * 4 + q % 4
                 high = tl.maximum(row, col)
                 at = matrices + (start + (high * D + tl.minimum(row, col)))
-                element = tl.load(at, mask=valid[:, None] & (high < D), other=0.0)
+                element = tl.load(at, mask=valid[:, None] & (high < D) & (j <= i), other=0.0)
                 diagonal = tl.where(row < D, damping, 1.0)
                 element = element + tl.where(row == col, diagonal, 0.0)
-                tl.store(panel_at(triangle, i, j, q, LANES), element)
+                tl.store(panel_at(triangle, i, j, q, LANES), element, mask=j <= i)
         tl.debug_barrier()
-        failed = invert_panels(triangle, column, float("inf"), panels, LANES)
-        too_large = check_diagonal(triangle, float("inf"), D, LANES)
+        failed = invert_panels(triangle, column, member, float("inf"), panels, LANES, TEAM)
+        too_large = check_diagonal(triangle, float("inf"), D, LANES, TEAM)
         failed = tl.where(failed < (1 << 30), failed, too_large)
         failed = tl.where(failed < (1 << 30), failed, 0)
-        tl.store(info + first + lane, failed, mask=valid)
+        tl.store(info + first + lane, failed, mask=valid & (thread < LANES))
         for i in range(D):
-            for begin in range(0, D, 16):
-                col = begin + q
+            for begin in range(0, D, 16 * TEAM):
+                col = begin + member * 16 + q
                 mask = valid[:, None] & (col < D)
                 high = tl.maximum(col, i)
                 low = tl.minimum(col, i)

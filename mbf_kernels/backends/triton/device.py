@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,6 +25,18 @@ def target(device: torch.device) -> GPUTarget:
             f"{driver.get_active_torch_device()}"
         )
     return driver.get_current_target()
+
+
+# Those of an A100. It stands for a card that torch cannot describe: without a GPU, in tests.
+USUAL_MULTIPROCESSORS = 108
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """How many programs of a launch run on processors of their own."""
+    if device.type != "cuda":
+        return USUAL_MULTIPROCESSORS
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def on(device: torch.device) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import triton
 from torch import Tensor
 
 from ...layout import MAX_SMALL_BLOCK
@@ -20,9 +21,16 @@ from ...options import (
 )
 from ...state import BlockState
 from . import table
-from .choice import SHORT, TYPES, apply_launch, damping_launch, pass_launch
+from .choice import (
+    SHORT,
+    TYPES,
+    apply_launch,
+    damping_launch,
+    panel_inversion_launch,
+    pass_launch,
+)
 from .configs import Config, config_for
-from .device import on, target
+from .device import multiprocessors, on, target
 from .panel_kernels import panel_pass
 from .table import StateTables, tables_of
 
@@ -71,7 +79,8 @@ def fused_step_(
     """Update and inversion of some tiles and the step of all, in one launch per group of dtypes.
 
     Target norms take a second launch. An inversion with relative damping takes two more before the
-    pass: the update, and the sums over each tensor's new statistics.
+    pass: the update, and the sums over each tensor's new statistics. Blocks in panels are inverted
+    in a launch of their own, after the update and before the step.
     """
     _check(state)
     passes = [
@@ -172,6 +181,12 @@ class _Pass:
         buffers: Buffers | None = None,
     ) -> None:
         """Update and inversion of some tiles and, if buffers are given, the step of all."""
+        if self.config.panels and inversion is not None:
+            self.run(update)
+            self._invert_panels(inversion)
+            if buffers is not None:
+                self.run(NO_UPDATE, None, buffers)
+            return
         state, tables, work = self.state, self.tables, self.work
         nothing = tables.nothing
         if inversion is None:
@@ -202,27 +217,62 @@ class _Pass:
             state.layout.block_size, SHORT[state.inverse.dtype], self.short, flags,
             target(state.stats.device),
         )  # fmt: skip
-        programs = last - first
-        bounds: tuple[int, ...] = (first,)
-        extra: tuple[Tensor, ...] = ()
-        if kernel is panel_pass:
-            size = constants["ROWS"] * self.config.lanes
-            programs = min(programs, max(table.SCRATCH_BYTES // (4 * size), 1))
-            extra = (tables.scratch(programs * size),)
-            bounds = (first, last, constants["PANELS"])
-        with on(state.stats.device):
-            kernel[(programs,)](
-                work.items, work.spans, self.pointers, self.views,
-                state.stats, state.tallies, state.inverse, state.info, inversion.damping,
-                nothing if controls is None else controls,
-                nothing if targets is None else targets,
-                nothing if directions is None else directions,
-                nothing if norms is None else norms,
-                tables.scales, tables.tickets, *extra,
-                *bounds, len(state.layout.block_counts), inversion.stride,
-                0 if targets is None or targets.numel() == 1 else 1,
+        device = state.stats.device
+        memory = (
+            nothing if controls is None else controls,
+            nothing if targets is None else targets,
+            nothing if directions is None else directions,
+            nothing if norms is None else norms,
+            tables.scales, tables.tickets,
+        )  # fmt: skip
+        tensors = len(state.layout.block_counts)
+        target_stride = 0 if targets is None or targets.numel() == 1 else 1
+        lists = (work.items, work.spans, self.pointers, self.views)
+        types = {"PARAM": param, "GRAD": grad, "MOMENTUM": momentum}
+        with on(device):
+            if kernel is panel_pass:
+                size = constants["ROWS"] * constants["LANES"]
+                programs = table.programs_of(last - first, 4 * size, multiprocessors(device))
+                kernel[(programs,)](
+                    *lists, state.stats, state.tallies, state.inverse, *memory,
+                    tables.scratch(programs * size), first, last, constants["PANELS"], tensors,
+                    target_stride, *update.tiles, *scalars, update.beta,
+                    **constants, **types, **launch_options,
+                )  # fmt: skip
+                return
+            kernel[(last - first,)](
+                *lists, state.stats, state.tallies, state.inverse, state.info, inversion.damping,
+                *memory, first, tensors, inversion.stride, target_stride,
                 *update.tiles, *inversion.tiles, *scalars, update.beta,
-                **constants, PARAM=param, GRAD=grad, MOMENTUM=momentum, **launch_options,
+                **constants, **types, **launch_options,
+            )  # fmt: skip
+
+    def _invert_panels(self, inversion: DeviceInversion) -> None:
+        """The inversion of some tiles, of blocks in panels."""
+        state, tables = self.state, self.tables
+        device, controls = state.stats.device, self.options.controls
+        flags = {
+            "PRESENT": self.pointers is not tables.nothing,
+            "DEBIAS": inversion.debias,
+            "CONTROLS": controls is not None,
+        }
+        d = state.layout.block_size
+        kernel, constants, launch_options = panel_inversion_launch(
+            d, SHORT[state.inverse.dtype], flags, target(device)
+        )
+        work = tables.work(constants["LANES"])
+        first, last = work.within(inversion.tiles)
+        if first >= last:
+            return
+        size = constants["ROWS"] * constants["LANES"]
+        programs = table.programs_of(last - first, 4 * size, multiprocessors(device))
+        with on(device):
+            kernel[(programs,)](
+                work.items, self.pointers, state.stats, state.tallies, state.inverse, state.info,
+                inversion.damping, tables.nothing if controls is None else controls,
+                tables.scratch(programs * size), first, last, triton.cdiv(d, 4),
+                len(state.layout.block_counts), inversion.stride, *inversion.tiles,
+                **constants, **launch_options,
             )  # fmt: skip
 
     def apply(self, buffers: Buffers) -> None:

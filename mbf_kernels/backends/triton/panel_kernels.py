@@ -1,7 +1,8 @@
-"""Update, inversion and step of blocks too large for registers: see ``panel_math``.
+"""Update and step of blocks too large for registers: see ``panel_math``.
 
-The pass is that of ``register_kernels``, with the blocks in scratch memory. There are as many
-programs as that memory allows; each handles one item of work after the other.
+The pass is that of ``register_kernels`` without the inversion, with the vectors of the blocks in
+scratch memory. There are as many programs as that memory allows; each handles one item of work
+after the other.
 """
 
 from __future__ import annotations
@@ -9,29 +10,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .lane_math import (
-    diagonal_raise,
-    is_finite,
-    nearest_bfloat16,
-    note_failure,
-    raised,
-    reciprocal_scale,
-    scaled_error,
-)
+from .lane_math import is_finite
 from .natural_memory import strided_offsets
-from .panel_math import invert_panels, multiply_panels, panel_at
+from .panel_math import multiply_panels, plain
 from .register_kernels import GRADS, MOMENTA, PARAMS, write_tallies
 from .tensor_sums import finish_norms
-
-
-@triton.jit
-def plain(pointer):
-    """The same pointer, with an alignment that the compiler does not know.
-
-    If it did, a thread would load and store four blocks at a time, and every panel would have to be
-    transposed in shared memory.
-    """
-    return pointer.to(tl.int64, bitcast=True).to(pointer.dtype, bitcast=True)
 
 
 @triton.jit
@@ -96,75 +79,6 @@ def load_diagonal(stats, first, mask, D: tl.constexpr):
 
 
 @triton.jit
-def fill_panels(
-    stats, triangle, scale, damping, wanted, panels, D: tl.constexpr, LANES: tl.constexpr
-):  # fmt: skip
-    """Writes ``scale G + damping I`` to the triangle, and the identity beyond row D."""
-    q = tl.arange(0, 16)[None, :]
-    for i in range(panels):
-        for j in range(i + 1):
-            row = i * 4 + q // 4
-            col = j * 4 + q % 4
-            high = tl.maximum(row, col)
-            at = stats + (high * (high + 1) // 2 + tl.minimum(row, col)) * 16
-            element = tl.load(at, mask=wanted[:, None] & (high < D), other=0.0)
-            diagonal = tl.where(row < D, damping, 1.0)
-            element = element * scale[:, None] + tl.where(row == col, diagonal, 0.0)
-            tl.store(panel_at(triangle, i, j, q, LANES), element)
-
-
-@triton.jit
-def check_diagonal(triangle, limit, D: tl.constexpr, LANES: tl.constexpr):
-    """The first diagonal element that overflows, 1-based, of a triangle ``-A^-1``; or 2^30."""
-    too_large = tl.full((LANES, 1), 1 << 30, tl.int32)
-    for e in range(D):
-        q = tl.full((1, 1), (e % 4) * 5, tl.int32)
-        element = -tl.load(panel_at(triangle, e // 4, e // 4, q, LANES))
-        too_large = note_failure(too_large, element, e + 1, limit)
-    return tl.reshape(too_large, (LANES,))
-
-
-@triton.jit
-def raise_of(triangle, scales, panels, D: tl.constexpr, LANES: tl.constexpr):
-    """``lane_math.diagonal_raise`` of a triangle ``-A^-1``; ``scales`` has room for its scales."""
-    for k in range(D):
-        corner = tl.full((1, 1), (k % 4) * 5, tl.int32)
-        diagonal = -tl.load(panel_at(triangle, k // 4, k // 4, corner, LANES))
-        tl.store(scales + k * LANES, reciprocal_scale(diagonal))
-    tl.debug_barrier()
-    q = tl.arange(0, 16)[None, :]
-    squares = tl.zeros((LANES, 16), tl.float32)
-    for i in range(panels):
-        row = i * 4 + q // 4
-        row_scale = tl.load(scales + row * LANES, mask=row < D, other=0.0)
-        for j in range(i + 1):
-            col = j * 4 + q % 4
-            # Elements on or above the diagonal, and rows beyond D, have a scale of zero.
-            col_scale = tl.load(scales + col * LANES, mask=col < row, other=0.0)
-            element = tl.load(panel_at(triangle, i, j, q, LANES))
-            error = scaled_error(element, row_scale, col_scale)
-            squares += error * error
-    return diagonal_raise(tl.sum(squares, axis=1), D)
-
-
-@triton.jit
-def store_good_panels(triangle, inverses, rise, good, panels, D: tl.constexpr, LANES: tl.constexpr):
-    """Stores a triangle ``-A^-1`` as ``A^-1``; ``rise`` is that of the diagonal in bfloat16."""
-    q = tl.arange(0, 16)[None, :]
-    for i in range(panels):
-        for j in range(i + 1):
-            row = i * 4 + q // 4
-            col = j * 4 + q % 4
-            element = -tl.load(panel_at(triangle, i, j, q, LANES))
-            if inverses.dtype.element_ty == tl.bfloat16:
-                off_diagonal = nearest_bfloat16(element)
-                element = tl.where(row == col, raised(element, rise[:, None]), off_diagonal)
-            at = inverses + (row * (row + 1) // 2 + col) * 16
-            mask = good[:, None] & (col <= row) & (row < D)
-            tl.store(at, element.to(inverses.dtype.element_ty), mask=mask)
-
-
-@triton.jit
 def squared_norm_of(u_at, panels, LANES: tl.constexpr):
     """``lane_math.squared_norm`` of a vector in scratch memory."""
     e = tl.arange(0, 4)[None, :]
@@ -208,12 +122,9 @@ def adam_square_of(
         "last_item",
         "panels",
         "tensors",
-        "damping_stride",
         "target_stride",
         "update_first",
         "update_last",
-        "invert_first",
-        "invert_last",
         "lr",
         "momentum",
         "weight_decay",
@@ -230,8 +141,6 @@ def panel_pass(
     stats,
     tallies,
     inverses,
-    info,
-    damping,
     controls,
     targets,
     directions,
@@ -243,12 +152,9 @@ def panel_pass(
     last_item,
     panels,  # PANELS, but not a constant: see panel_math
     tensors,
-    damping_stride,
     target_stride,
     update_first,
     update_last,
-    invert_first,
-    invert_last,
     lr: tl.float32,
     momentum: tl.float32,
     weight_decay: tl.float32,
@@ -260,34 +166,28 @@ def panel_pass(
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
     UPDATE: tl.constexpr,
-    INVERT: tl.constexpr,
     STEP: tl.constexpr,
-    DEBIAS: tl.constexpr,
     TARGETS: tl.constexpr,
     REFRESH: tl.constexpr,
     CONTROLS: tl.constexpr,
     STRIDED: tl.constexpr,
-    LIMIT: tl.constexpr,  # the diagonal of an inverse must be below it to be stored
     PARAM: tl.constexpr,
     GRAD: tl.constexpr,
     MOMENTUM: tl.constexpr,
 ):
-    """The pass of ``register_kernels.register_pass``, with the same results."""
+    """The pass of ``register_kernels.register_pass`` without inversions, with the same results."""
     T: tl.constexpr = D * (D + 1) // 2
     TILES: tl.constexpr = LANES // 16
     lane = tl.arange(0, LANES)
-    # Scratch memory holds the gradients, later P M; the momenta; the triangle; one column of it.
+    # Scratch memory holds the gradients, later P M, and the momenta.
     u_at = plain(scratch + tl.program_id(0).to(tl.int64) * (ROWS * LANES)) + lane[:, None]
     m_at = u_at + 4 * PANELS * LANES
-    triangle = m_at + 4 * PANELS * LANES
-    column = triangle + (PANELS * (PANELS + 1) // 2) * 16 * LANES
 
     if CONTROLS:
         lr = tl.load(controls).to(tl.float32)
         momentum_correction = tl.load(controls + 1).to(tl.float32)
         # A disabled operation gets an empty tile range.
         update_last = tl.where(tl.load(controls + 2) != 0.0, update_last, update_first)
-        invert_last = tl.where(tl.load(controls + 3) != 0.0, invert_last, invert_first)
 
     # Elements of the momenta beyond D are zero. Lanes without a block may hold any values.
     for row in tl.static_range(D, 4 * PANELS):
@@ -306,34 +206,30 @@ def panel_pass(
         stats_at = plain(stats) + place[:, None]
         inverses_at = plain(inverses) + place[:, None]
         updated = valid & (lane_tile >= update_first) & (lane_tile < update_last)
-        inverted = valid & (lane_tile >= invert_first) & (lane_tile < invert_last)
 
-        grad_address = tl.load(pointers + GRADS * tensors + tensor) if UPDATE or STEP else 1
+        grad_address = tl.load(pointers + GRADS * tensors + tensor)
         if grad_address != 0:
-            if UPDATE or STEP:
-                grads = tl.cast(grad_address, tl.int64).to(tl.pointer_type(GRAD))
+            grads = grad_address.to(tl.pointer_type(GRAD))
+            if STEP:
+                momenta = tl.load(pointers + MOMENTA * tensors + tensor)
+                momenta = momenta.to(tl.pointer_type(MOMENTUM))
+            for chunk in range(panels):
+                n_lane, e, mask = natural_elements(chunk, count, D, LANES, STRIDED)
+                kept_at = vectors + (e * LANES + n_lane)
+                at = natural_offsets(views, tensors, GRADS, tensor, block, n_lane, e, D, STRIDED)
+                d = tl.load(grads + at, mask=mask, other=0.0).to(tl.float32)
+                if UPDATE:
+                    tl.store(kept_at, d, mask=mask)
                 if STEP:
-                    momenta = tl.load(pointers + MOMENTA * tensors + tensor)
-                    momenta = momenta.to(tl.pointer_type(MOMENTUM))
-                for chunk in range(panels):
-                    n_lane, e, mask = natural_elements(chunk, count, D, LANES, STRIDED)
-                    kept_at = vectors + (e * LANES + n_lane)
                     at = natural_offsets(
-                        views, tensors, GRADS, tensor, block, n_lane, e, D, STRIDED
+                        views, tensors, MOMENTA, tensor, block, n_lane, e, D, STRIDED
                     )
-                    d = tl.load(grads + at, mask=mask, other=0.0).to(tl.float32)
-                    if UPDATE:
-                        tl.store(kept_at, d, mask=mask)
-                    if STEP:
-                        at = natural_offsets(
-                            views, tensors, MOMENTA, tensor, block, n_lane, e, D, STRIDED
-                        )
-                        m = tl.load(momenta + at, mask=mask, other=0.0).to(tl.float32)
-                        m = momentum * m + d
-                        tl.store(momenta + at, m.to(MOMENTUM), mask=mask)
-                        m = (1.0 + nesterov * (momentum - 1.0)) * m + nesterov * d
-                        tl.store(kept_at + 4 * PANELS * LANES, m, mask=mask)
-            if UPDATE or DEBIAS or REFRESH:
+                    m = tl.load(momenta + at, mask=mask, other=0.0).to(tl.float32)
+                    m = momentum * m + d
+                    tl.store(momenta + at, m.to(MOMENTUM), mask=mask)
+                    m = (1.0 + nesterov * (momentum - 1.0)) * m + nesterov * d
+                    tl.store(kept_at + 4 * PANELS * LANES, m, mask=mask)
+            if UPDATE or REFRESH:
                 weight = tl.load(tallies + 2 * lane_tile, mask=valid, other=0.0)
             tl.debug_barrier()
 
@@ -347,29 +243,6 @@ def panel_pass(
                     trace = tl.sum(diagonal, axis=1)
                     weight = tl.where(updated, beta * weight + (1.0 - beta), weight)
                     write_tallies(tallies + 2 * tile, weight, trace, updated, TILES)
-
-            if INVERT:
-                if (tile < invert_last) & (tile + TILES > invert_first):
-                    scale = tl.full((LANES,), 1.0, tl.float32)
-                    if DEBIAS:
-                        weight32 = weight.to(tl.float32)
-                        scale = tl.where(weight32 > 0.0, tl.div_rn(1.0, weight32), 1.0)
-                    tensor_damping = tl.load(damping + tensor * damping_stride).to(tl.float32)
-                    fill_panels(
-                        stats_at, triangle, scale, tensor_damping, inverted, panels, D, LANES
-                    )
-                    tl.debug_barrier()
-                    failed = invert_panels(triangle, column, LIMIT, panels, LANES)
-                    too_large = check_diagonal(triangle, LIMIT, D, LANES)
-                    failed = tl.where(failed < (1 << 30), failed, too_large)
-                    failed = tl.where(failed < (1 << 30), failed, 0)
-                    tl.store(info + tile.to(tl.int64) * 16 + lane, failed, mask=inverted)
-                    good = inverted & (failed == 0)
-                    rise = tl.zeros((LANES,), tl.float32)
-                    if inverses.dtype.element_ty == tl.bfloat16:
-                        rise = raise_of(triangle, column, panels, D, LANES)
-                    store_good_panels(triangle, inverses_at, rise, good, panels, D, LANES)
-                    tl.debug_barrier()
 
             if STEP:
                 multiply_panels(inverses_at, m_at, u_at, valid, panels, D, LANES)

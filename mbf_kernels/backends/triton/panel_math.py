@@ -5,6 +5,10 @@ blocks in scratch memory of its own, which is small enough to stay in the cache;
 all lanes is contiguous. Loops over panels are rolled. Inside them a panel is a tuple of 16 vectors
 in registers.
 
+In an inversion ``TEAM`` threads may share a block: those of the same ``thread % LANES``. Then a
+vector has an element for each thread, and every member of a team takes other panels of a row. The
+panel of a pivot is inverted by all members, each for itself.
+
 The number of panels is an argument of the kernels. If it were a constant, the compiler would unroll
 loops over 3 or 4 panels and run out of registers.
 """
@@ -16,6 +20,16 @@ import triton.language as tl
 
 from .lane_math import note_failure, sweep_first
 from .natural_memory import rows_of
+
+
+@triton.jit
+def plain(pointer):
+    """The same pointer, with an alignment that the compiler does not know.
+
+    If it did, a thread would load and store four blocks at a time, and every panel would have to be
+    transposed in shared memory.
+    """
+    return pointer.to(tl.int64, bitcast=True).to(pointer.dtype, bitcast=True)
 
 
 @triton.jit
@@ -116,42 +130,62 @@ def minus_product(a, b, c):
 
 
 @triton.jit
-def invert_panels(triangle, column, limit, panels, LANES: tl.constexpr):
+def load_own_panel(at, mine, THREADS: tl.constexpr):
+    """A panel of the triangle for the threads that have one; the others get a zero."""
+    return columns_of(tl.load(at, mask=mine, other=0.0), THREADS, 16)
+
+
+@triton.jit
+def store_own_panel(at, panel, mine, THREADS: tl.constexpr):
+    tl.store(at, rows_of(panel, 16, THREADS, 16), mask=mine)
+
+
+@triton.jit
+def invert_panels(
+    triangle, column, member, limit, panels, LANES: tl.constexpr, TEAM: tl.constexpr
+):  # fmt: skip
     """``A <- -A^-1`` in place; returns the first pivot that failed, 2^30 for none.
 
     The Gauss-Jordan step of ``lane_math.sweep_first`` with panels instead of elements. For every
     pivot K: ``B_I = A_IK A_KK^-1``, ``A_IJ <- A_IJ - B_I A_JK^T``, ``A_IK <- B_I``,
     ``A_KK <- -A_KK^-1``. ``column`` keeps the old panels of column K.
 
-    Usually every thread reads only what it has written itself, but which thread holds what is the
-    compiler's choice. The barriers make the code correct for any choice.
+    Without teams every thread usually reads only what it has written itself, but which thread holds
+    what is the compiler's choice. The barriers make the code correct for any choice.
+
+    Args:
+        triangle, column: ``[LANES * TEAM, 1]``, pointers to each thread's block.
+        member: ``[LANES * TEAM, 1]``, of the team of its block.
     """
+    THREADS: tl.constexpr = LANES * TEAM
     q = tl.arange(0, 16)[None, :]
-    failed = tl.full((LANES,), 1 << 30, tl.int32)
+    failed = tl.full((THREADS,), 1 << 30, tl.int32)
     for k in range(panels):
         pivot_at = panel_at(triangle, k, k, q, LANES)
-        p = load_columns(pivot_at, LANES, 16)
+        p = load_columns(pivot_at, THREADS, 16)
         n, failed = invert_pivot(p, failed, k * 4, limit)
         tl.debug_barrier()
-        store_columns(pivot_at, n, LANES, 16)
-        for i in range(panels - 1):
+        store_own_panel(pivot_at, n, member == 0, THREADS)
+        for first in range(0, panels - 1, TEAM):
+            i = first + member
+            mine = i < panels - 1
             row = skipping(i, k)
             at = mirrored_panel_at(triangle, row, k, q, LANES)
-            old = tl.load(at)
-            tl.store(column + (row * 16 + q) * LANES, old)
-            c = columns_of(old, LANES, 16)
-            b = scaled_panel(c, n)
-            store_columns(at, b, LANES, 16)
+            old = tl.load(at, mask=mine, other=0.0)
+            tl.store(column + (row * 16 + q) * LANES, old, mask=mine)
+            b = scaled_panel(columns_of(old, THREADS, 16), n)
+            store_own_panel(at, b, mine, THREADS)
         tl.debug_barrier()
         for i in range(panels - 1):
             row = skipping(i, k)
-            b = load_columns(mirrored_panel_at(triangle, row, k, q, LANES), LANES, 16)
-            for j in range(i + 1):
+            b = load_columns(mirrored_panel_at(triangle, row, k, q, LANES), THREADS, 16)
+            for first in range(0, i + 1, TEAM):
+                j = first + member
                 col = skipping(j, k)
                 at = panel_at(triangle, row, col, q, LANES)
-                c = load_columns(column + (col * 16 + q) * LANES, LANES, 16)
-                a = load_columns(at, LANES, 16)
-                store_columns(at, minus_product(a, b, c), LANES, 16)
+                c = load_own_panel(column + (col * 16 + q) * LANES, j <= i, THREADS)
+                a = load_own_panel(at, j <= i, THREADS)
+                store_own_panel(at, minus_product(a, b, c), j <= i, THREADS)
         tl.debug_barrier()
     return failed
 

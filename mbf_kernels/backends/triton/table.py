@@ -21,9 +21,18 @@ from ...block_view import ONE_ROW, block_view
 from ...layout import TILE_BLOCKS, TileLayout
 from ...state import BlockState
 
-# The most scratch memory that the programs of a launch share: it fits the second-level cache of an
-# A100 or newer. Fewer programs then handle several items of work each, one after the other.
+# The scratch memory that the programs of a launch share. It fits the second-level cache of an A100
+# or newer. Fewer programs then handle several items of work each, one after the other. But every
+# multiprocessor has a few programs, so that it has work while one of them waits: for blocks near 64
+# that takes up to 39 MB, which still fits (docs/gpu.md has the sizes).
 SCRATCH_BYTES = 32 << 20
+LEAST_PROGRAMS = 2  # of a multiprocessor
+
+
+def programs_of(items: int, program_bytes: int, multiprocessors: int) -> int:
+    """The programs of a launch over so many items, with so much scratch memory each."""
+    fitting = SCRATCH_BYTES // program_bytes
+    return max(min(items, max(fitting, LEAST_PROGRAMS * multiprocessors)), 1)
 
 
 def panel_rows(panels: int) -> int:
@@ -121,6 +130,7 @@ class StateTables:
         self.scales = torch.zeros(max(tensors, 1), dtype=torch.float64, device=device)
         self.tickets = torch.zeros(max(tensors, 1), dtype=torch.int32, device=device)
         self._scratch: Tensor | None = None
+        self._scratch_of_graphs: list[Tensor] = []
 
     def work(self, lanes: int) -> Work:
         if lanes not in self._work:
@@ -163,6 +173,11 @@ class StateTables:
         """At least ``length`` float32 elements, for one launch at a time."""
         if self._scratch is None or self._scratch.numel() < length:
             self._scratch = torch.empty(length, dtype=torch.float32, device=self.device)
+        if _is_capturing(self._scratch) and not any(
+            self._scratch is kept for kept in self._scratch_of_graphs
+        ):
+            # A graph uses this memory whenever it is replayed, also after a larger one was made.
+            self._scratch_of_graphs.append(self._scratch)
         return self._scratch
 
 
