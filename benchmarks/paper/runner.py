@@ -96,11 +96,11 @@ class Result:
     failures: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """The same with lists for the curves, in six digits. What is not finite is None."""
+        """The same with lists for the curves. A number that is not finite is None."""
         fields = Point.__dataclass_fields__
         content = asdict(self)
         content["points"] = {
-            name: [_shortened(getattr(point, name)) for point in self.points] for name in fields
+            name: [_finite(getattr(point, name)) for point in self.points] for name in fields
         }
         content["first_loss"] = _finite(self.first_loss)
         return content
@@ -108,13 +108,6 @@ class Result:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def _shortened(value: float | None) -> float | None:
-    """Curves are most of a file of results, and all digits of a double twice as long as these."""
-    if isinstance(value, int) or _finite(value) is None:
-        return _finite(value)
-    return float(f"{value:.6g}")
 
 
 Watch = Callable[[float, Result], None]

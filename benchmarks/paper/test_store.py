@@ -18,12 +18,14 @@ def test_a_finished_run_is_found_again(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "runs.jsonl"
     with Store(path) as store:
         assert store.find({"seed": 1}) is None
-        added = store.add({"seed": 1, "lr": 3e-4}, result={"loss": 0.1 + 0.2})
-        assert store.find({"seed": 1, "lr": 3e-4}) == added
+        added = store.add(
+            {"seed": 1, "lr": 1 / 3}, result={"losses": [1 / 3, 2], "failures": 12345678}
+        )
+        assert store.find({"seed": 1, "lr": 1 / 3}) == added
         assert store.find({"seed": 1}) is None
     with Store(path) as store:
-        assert store.find({"seed": 1, "lr": 3e-4}) == added
-        assert added["result"]["loss"] == 0.1 + 0.2
+        assert store.find({"seed": 1, "lr": 1 / 3}) == added
+        assert added["result"] == {"losses": [0.333333, 2], "failures": 12345678}
     assert read_records(path) == [added]
     assert read_records(tmp_path / "nothing.jsonl") == []
 
