@@ -117,7 +117,8 @@ class Runtime:
         self.captures: list[Capture] = []
         self.contexts: set[int] = set()  # devices that something was done on
         self.device = 0  # the current one
-        self.waits = 0  # calls in which the host waited
+        self.waits = 0  # calls in which the host waited for what it did not know to be done
+        self.unraised: list[ModelError] = []  # of code that cannot raise, such as finalizers
         self._operations = 0
         self._streams: list[Stream] = []
         self.null = [self._new_stream(d, handle=0, blocking=True) for d in range(devices)]
@@ -162,8 +163,8 @@ class Runtime:
 
     # --- work -------------------------------------------------------------------------------
 
-    def enqueue(self, stream: Stream, effect: Effect, launch: bool = False) -> None:
-        """Queues an effect, or records it if the stream is being captured.
+    def enqueue(self, stream: Stream, effect: Effect, launch: bool = False) -> Operation | None:
+        """Queues an effect, or records it and returns None if the stream is being captured.
 
         A launch has to be on the current stream of its device, where the tensors of the caller are
         made.
@@ -177,11 +178,12 @@ class Runtime:
         self.contexts.add(stream.device)
         if stream.capture is not None:
             stream.capture.add(stream, effect)
-            return
+            return None
         operation = self.operation(effect.name, stream.upto() | self.known)
         stream.queue.append(Work(operation, effect))
         stream.tail |= operation.upto
         self.progress()
+        return operation
 
     def operation(self, name: str, before: int, graph: object = None) -> Operation:
         self._operations += 1
@@ -195,6 +197,7 @@ class Runtime:
 
     def progress(self) -> None:
         """Executes some of what is queued, as the pace says."""
+        self._raise()
         if self.pace == "late":
             return
         most = self.random.randrange(4) if self.pace == "random" else None
@@ -215,19 +218,32 @@ class Runtime:
     def _run(self, stream: Stream) -> None:
         work = stream.queue.popleft()
         operation, effect = work.operation, work.effect
+        self.done |= operation.bit
         self.memory.read(operation, effect.reads)
         found = effect.run()
         self.memory.write(operation, effect.writes)
         if found is not None:
             self.memory.write(operation, found[1])
             self.memory.read(operation, found[0])
-        self.done |= operation.bit
+
+    def _raise(self) -> None:
+        if self.unraised:
+            raise self.unraised.pop(0)
+
+    def abandon(self) -> None:
+        """Forgets what is queued and what was accessed, after an error."""
+        self.unraised.clear()
+        self.memory.settle()
+        for stream in self._streams:
+            self.done |= _union(work.operation.bit for work in stream.queue)
+            stream.queue.clear()
 
     # --- the host ---------------------------------------------------------------------------
 
     def wait_for(self, operations: int) -> None:
         """The host waits until these have happened; in between, others may."""
-        self.waits += 1
+        self._raise()
+        self.waits += bool(operations & ~self.known)
         while operations & ~self.done:
             ready = self._ready(-1 if self.pace == "random" else operations)
             if not ready:
@@ -254,9 +270,16 @@ class Runtime:
         """Gives memory back, for whatever is queued on this stream from now on."""
         operation = self.operation("its release", stream.upto() | self.known)
         stream.tail |= operation.bit
+        self.release(allocation, operation)
+
+    def release(self, allocation: Allocation, operation: Operation) -> None:
+        """Notes a release; what is wrong with it is raised by the next call of the model."""
         self.known |= operation.bit
         self.done |= operation.bit
-        self.memory.free(allocation, operation)
+        try:
+            self.memory.free(allocation, operation)
+        except ModelError as error:
+            self.unraised.append(error)
 
     def refuse_while_capturing(self, what: str) -> None:
         if self.captures:

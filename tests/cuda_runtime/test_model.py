@@ -207,6 +207,16 @@ def test_memory_is_freed_while_another_stream_uses_it(scene):
         free(scene, scene.null)
 
 
+def test_memory_is_freed_before_a_captured_use(scene):
+    stream = scene.runtime.stream()
+    graph = Graph(scene.runtime)
+    with graph.capture(stream):
+        scene.queue(stream, "launch", writes=[SPAN])
+    free(scene, stream)
+    with reported(scene, "uses a block after it was freed"):
+        graph.replay(stream)
+
+
 def test_memory_is_used_after_it_was_freed(scene):
     free(scene, scene.null)
     with reported(scene, "uses a block after it was freed"):
