@@ -80,8 +80,8 @@ class HostTable:
         if values != self._values:
             self._values = values
             host = torch.tensor(values, dtype=self._copy.dtype, device="cpu")
-            if self._in_graph or capturing:
-                self._kept.append(self._copy)  # launches queued on other streams may still read it
+            if self._in_graph:
+                self._kept.append(self._copy)
                 self._copy = torch.empty_like(self._copy)
                 self._in_graph = False
             if self._copy.is_cuda:
