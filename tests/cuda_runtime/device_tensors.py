@@ -204,7 +204,8 @@ class DeviceTensors(TorchDispatchMode):
         to_device, from_device = (isinstance(t, DeviceTensor) for t in (target, source))
         devices = [t.device for t in (source, target) if isinstance(t, DeviceTensor)]
         stream = self._stream(devices[0])
-        to, values = _real(target), _real(source)
+        # As tensors of their own, since a copy does not keep the caller's alive.
+        to, values = _real(target).detach(), _real(source).detach()
         name = "a copy from the host" if not from_device else "a copy to the host"
         pinned = None
         if to_device and from_device:

@@ -29,6 +29,7 @@ class Held:
     graph: object
     span: Span
     name: str
+    since: Operation
 
 
 @dataclass(eq=False)
@@ -69,11 +70,11 @@ class Memory:
         for span in spans:
             self._access(Access(operation, span, True))
 
-    def hold(self, graph: object, name: str, span: Span, operation: Operation) -> None:
-        """From now on, only ``graph`` itself may write to this memory."""
-        allocation = self.find(span, operation)
+    def hold(self, graph: object, name: str, span: Span, since: Operation) -> None:
+        """From then on, only ``graph`` itself may write to this memory."""
+        allocation = self.find(span, since)
         if allocation is not None:
-            allocation.held.append(Held(graph, span, name))
+            allocation.held.append(Held(graph, span, name, since))
 
     def release(self, graph: object) -> None:
         """Forgets what a graph held."""
@@ -157,7 +158,10 @@ def _error_of_free(life: Allocation, operation: Operation) -> ModelError:
 
 def _check_held(life: Allocation, access: Access) -> None:
     for held in life.held:
-        if access.operation.graph is not held.graph and overlap(access.span, held.span):
+        own = access.operation.graph is held.graph
+        if own or not access.operation.follows(held.since):
+            continue
+        if overlap(access.span, held.span):
             raise ModelError(
                 f"{_text(access)} overwrites the table {held.name!r} in {life.name}, which a "
                 "captured graph still reads at every replay"

@@ -8,6 +8,8 @@ from tests.cuda_runtime.graphs import Graph
 from tests.cuda_runtime.order import ModelError
 from tests.cuda_runtime.runtime import Effect, Event, Runtime
 
+pytestmark = pytest.mark.cuda_host
+
 SPAN = (0, 16)
 OTHER = (100, 116)
 
@@ -326,6 +328,17 @@ def test_the_table_of_a_graph_is_overwritten(scene):
         scene.queue(scene.null, "an eager copy", writes=[SPAN])
     scene.runtime.memory.release(graph)
     scene.host_writes()
+
+
+def test_a_table_may_be_filled_before_a_capture_and_arrive_after_it(scene):
+    stream = scene.runtime.stream()
+    scene.queue(stream, "copy", writes=[SPAN])
+    graph = Graph(scene.runtime)
+    with graph.capture(stream):
+        scene.queue(stream, "launch", reads=[SPAN], tables=[("pointers", SPAN)])
+    graph.replay(stream)
+    scene.finish()
+    assert scene.log == ["copy", "launch"]
 
 
 def test_a_graph_may_fill_its_own_table(scene):
