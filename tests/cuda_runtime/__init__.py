@@ -12,4 +12,6 @@ host and device is an error however the scheduler has chosen.
 ``torch_cuda``     the functions of ``torch.cuda`` for such tensors
 ``triton_launch``  Triton's launches, executed late as PTX (tests/ptx)
 ``cpp_launch``     csrc/cuda/launch.cu, compiled by g++ against ``fake/cuda_runtime.h``
+``scene``          schedules and fixtures of the suites
+``planted``        mistakes that the tests have to find
 """

@@ -6,6 +6,7 @@ What it reads from a table of pointers is therefore what the table holds when it
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable
 from typing import Any
 
@@ -142,7 +143,5 @@ def _spans(records: np.ndarray) -> list[Span]:
 
 def _bytes_at(span: Span) -> torch.Tensor:
     """A tensor over memory that somebody else keeps."""
-    import ctypes
-
     size = span[1] - span[0]
     return torch.frombuffer((ctypes.c_uint8 * size).from_address(span[0]), dtype=torch.uint8)
