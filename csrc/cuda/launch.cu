@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <stdexcept>
 #include <string>
 
@@ -9,23 +10,50 @@
 namespace mbf::cuda {
 namespace {
 
+// Parameters of more than 4 KB need a driver for this version of CUDA.
+constexpr int kLeastDriver = 12010;
+
 void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
+  cudaGetLastError();  // the caller hears of it now, so the next call of the runtime must not
   throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+void check_driver() {
+  static std::atomic<bool> checked = false;
+  if (checked) return;
+  int version = 0;
+  check(cudaDriverGetVersion(&version), "cudaDriverGetVersion");
+  if (version < kLeastDriver) {
+    throw std::runtime_error("backend 'cuda' needs a driver for CUDA " +
+                             version_text(kLeastDriver) + " or newer, this one is for CUDA " +
+                             version_text(version) + "; backend 'triton' works with it");
+  }
+  checked = true;
+}
+
+// Makes a device the current one. cudaSetDevice creates a context, so it is called only if need be.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
     check(cudaGetDevice(&before_), "cudaGetDevice");
-    if (device != before_) check(cudaSetDevice(device), "cudaSetDevice");
+    if (device == before_) return;
+    check(cudaSetDevice(device), "cudaSetDevice");
+    changed_ = true;
   }
-  ~DeviceGuard() { cudaSetDevice(before_); }
+  ~DeviceGuard() {
+    if (changed_) cudaSetDevice(before_);
+  }
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
   int before_ = 0;
+  bool changed_ = false;
 };
 
 // The compiled instance for a block size or a kind of team; plan.cpp asks for no other.
@@ -64,6 +92,7 @@ const void* find_kernel(const Launch& launch) {
 void launch(const std::vector<Launch>& launches, int device, void* stream) {
   const DeviceGuard guard(device);
   if (launches.empty()) return;
+  check_driver();
   for (const Launch& launch : launches) {
     void* arguments[] = {const_cast<unsigned char*>(launch.parameters.data())};
     check(cudaLaunchKernel(find_kernel(launch), launch.grid, launch.threads, arguments,

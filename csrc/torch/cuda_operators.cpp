@@ -1,4 +1,6 @@
 // The operators on CUDA tensors.
+#include <torch/csrc/stable/accelerator.h>
+
 #include <optional>
 
 #include "../cuda/launch.h"
@@ -34,7 +36,7 @@ struct Cuda {
   }
 
   static void run(const DenseJob& job, const Place& place, const Tensor&) {
-    cuda::launch(cuda::plan(job), place.index, current_stream(place));
+    launch(cuda::plan(job), place);
   }
 
   static void prepare(const Tensor&) {}
@@ -46,7 +48,13 @@ struct Cuda {
     std::optional<Tensor> room;
     if (doubles > 0) room = torch::stable::new_empty(state, {doubles}, ScalarType::Double);
     double* scratch = room ? static_cast<double*>(room->data_ptr()) : nullptr;
-    cuda::launch(cuda::plan(job, scratch), place.index, current_stream(place));
+    launch(cuda::plan(job, scratch), place);
+  }
+
+  // torch's guard gives the caller's device back without creating a context there.
+  static void launch(const std::vector<cuda::Launch>& launches, const Place& place) {
+    const torch::stable::accelerator::DeviceGuard guard(place.index);
+    cuda::launch(launches, place.index, current_stream(place));
   }
 };
 

@@ -1,7 +1,6 @@
 """``python -m tests.mutants``: plants every bug of the catalogue and says which were caught."""
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import click
 from rich.console import Console
@@ -16,11 +15,8 @@ from .catalogue import MUTANTS
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("names", nargs=-1)
 @click.option("--list", "only_list", is_flag=True, help="List the planted bugs and end.")
-@click.option(
-    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Copies at a time."
-)
 @click.option("--verbose", is_flag=True, help="Show how the tests of every planted bug ended.")
-def main(names: tuple[str, ...], only_list: bool, jobs: int, verbose: bool) -> None:
+def main(names: tuple[str, ...], only_list: bool, verbose: bool) -> None:
     """Plants bugs in copies of the project and runs the tests that should notice them.
 
     NAMES are those of bugs, or the beginnings of names; without any, all are planted. The exit
@@ -34,11 +30,13 @@ def main(names: tuple[str, ...], only_list: bool, jobs: int, verbose: bool) -> N
         console.print(_table(chosen))
         return
     outcomes = []
-    with progress_bar(console) as bar, ThreadPoolExecutor(jobs) as pool:
-        task = bar.add_task("planted bugs", total=len(chosen))
-        for outcome in pool.map(runner.plant, chosen):
+    with progress_bar(console) as bar:
+        task = bar.add_task("", total=len(chosen))
+        for mutant in chosen:
+            bar.update(task, description=mutant.name)
+            outcome = runner.plant(mutant)
             outcomes.append(outcome)
-            bar.update(task, advance=1, description=outcome.mutant.name)
+            bar.update(task, advance=1)
             if not console.is_terminal:
                 text = f"{outcome.mutant.name}: {outcome.kind} after {outcome.seconds:.0f} s"
                 click.echo(text, err=True)

@@ -10,6 +10,7 @@ CUDA_KERNELS = "tests/cuda/test_kernels.py"
 CUDA_SHARED = "tests/cuda/test_shared_kernels.py"
 TRITON_PTX = "tests/triton/test_ptx.py"
 INTERPRETER = "tests/triton/test_interpreter.py"
+CUDA_RUNTIME = "tests/cuda_runtime"
 
 HOST = (
     Mutant(
@@ -37,6 +38,162 @@ HOST = (
         "const int64_t end = std::min(job.blocks[tensor], (last - start) * kTileBlocks);",
         "const int64_t end = std::min(job.blocks[tensor], (last - first) * kTileBlocks);",
         ("tests/cuda/test_plan.py", CUDA_KERNELS, "-k", "cpp_program or parts"),
+    ),
+)
+
+# What a model of the CUDA runtime finds, which host code runs on.
+RUNTIME = (
+    Mutant(
+        "null-stream",
+        "a launch on the null stream",
+        "csrc/cuda/launch.cu",
+        "static_cast<cudaStream_t>(stream)",
+        "cudaStream_t{}",
+        (CUDA_RUNTIME,),
+    ),
+    Mutant(
+        "device-not-restored",
+        "the device is not restored",
+        "csrc/cuda/launch.cu",
+        "if (changed_) cudaSetDevice(before_);",
+        "",
+        (CUDA_RUNTIME,),
+    ),
+    Mutant(
+        "context-on-another-device",
+        "a context on another device",
+        "csrc/cuda/launch.cu",
+        "    if (device == before_) return;\n",
+        "",
+        (CUDA_RUNTIME,),
+    ),
+    Mutant(
+        "error-left-in-the-runtime",
+        "an error stays in the runtime",
+        "csrc/cuda/launch.cu",
+        "  cudaGetLastError();",
+        "  ",
+        (CUDA_RUNTIME,),
+    ),
+    Mutant(
+        "old-driver",
+        "any driver is good enough",
+        "csrc/cuda/launch.cu",
+        "  check_driver();\n",
+        "",
+        (CUDA_RUNTIME,),
+    ),
+    Mutant(
+        "triton-current-device",
+        "kernels are launched on the current device",
+        "mbf_kernels/backends/triton/device.py",
+        'device if device.type == "cuda" else -1',
+        "-1",
+        (CUDA_RUNTIME,),
+    ),
+    Mutant(
+        "triton-target-of-another-device",
+        "the target of the current device",
+        "mbf_kernels/backends/triton/device.py",
+        "    with on(device):",
+        "    if True:",
+        (CUDA_RUNTIME,),
+    ),
+    Mutant(
+        "triton-graph-table-overwritten",
+        "the table of a captured graph is overwritten",
+        "mbf_kernels/backends/triton/table.py",
+        "            if self._in_graph:",
+        "            if False:",
+        (CUDA_RUNTIME,),
+    ),
+    Mutant(
+        "triton-graph-table-freed",
+        "the table of a captured graph is freed",
+        "mbf_kernels/backends/triton/table.py",
+        "                self._kept.append(self._copy)\n",
+        "",
+        (CUDA_RUNTIME,),
+    ),
+    Mutant(
+        "triton-moved-gradients",
+        "moved gradients are not noticed",
+        "mbf_kernels/backends/triton/table.py",
+        "if values != self._values:",
+        "if self._values is None:",
+        (CUDA_RUNTIME,),
+    ),
+    Mutant(
+        "triton-values-of-a-capture",
+        "values kept after a capture recorded their copy",
+        "mbf_kernels/backends/triton/table.py",
+        "            self._values = None  #",
+        "            #",
+        (CUDA_RUNTIME,),
+    ),
+    Mutant(
+        "triton-pinned-memory-freed",
+        "a graph copies from pinned memory that was freed",
+        "mbf_kernels/backends/triton/table.py",
+        "            if capturing:\n                self._kept.append(host)\n",
+        "",
+        (CUDA_RUNTIME,),
+    ),
+    Mutant(
+        "triton-copy-that-waits",
+        "a table is filled by a copy that waits",
+        "mbf_kernels/backends/triton/table.py",
+        "self._copy.copy_(host, non_blocking=True)",
+        "self._copy.copy_(host)",
+        (CUDA_RUNTIME,),
+    ),
+    Mutant(
+        "triton-views-shared",
+        "all launches of a call have the same strides",
+        "mbf_kernels/backends/triton/table.py",
+        "return self._refreshed(self._views, group, found)",
+        "return self._refreshed(self._views, None, found)",
+        (CUDA_RUNTIME,),
+    ),
+    Mutant(
+        "triton-scratch-freed",
+        "scratch memory of a graph is freed",
+        "mbf_kernels/backends/triton/table.py",
+        "            self._scratch.append(torch.empty",
+        "            self._scratch[:] = (torch.empty",
+        (CUDA_RUNTIME,),
+    ),
+    Mutant(
+        "count-read-early",
+        "a count is read before its copy has arrived",
+        "python/mbf_optim/failures.py",
+        "        self._event.synchronize()\n",
+        "",
+        (CUDA_RUNTIME,),
+    ),
+    Mutant(
+        "count-taken-for-landed",
+        "a count is taken for landed",
+        "python/mbf_optim/failures.py",
+        "return bool(self._event.query())",
+        "return True",
+        (CUDA_RUNTIME,),
+    ),
+    Mutant(
+        "count-event-on-another-device",
+        "the event of a count is on the current device",
+        "python/mbf_optim/failures.py",
+        "torch.cuda.current_stream(failed.device)",
+        "torch.cuda.current_stream()",
+        (CUDA_RUNTIME,),
+    ),
+    Mutant(
+        "count-queried-in-a-capture",
+        "an event is queried during a capture",
+        "python/mbf_optim/failures.py",
+        "            return False  # a query",
+        "            pass  # a query",
+        (CUDA_RUNTIME,),
     ),
 )
 
@@ -125,22 +282,6 @@ CUDA = (
 
 TRITON = (
     Mutant(
-        "triton-moved-gradients",
-        "the table keeps the addresses of the first step's gradients",
-        "mbf_kernels/backends/triton/table.py",
-        "        if values != self._values:",
-        "        if self._values is None:",
-        ("tests/triton/test_table.py", INTERPRETER, "-k", "table or missing or fused"),
-    ),
-    Mutant(
-        "triton-graph-table-overwritten",
-        "a later step writes to the table that a captured graph reads",
-        "mbf_kernels/backends/triton/table.py",
-        "            if self._in_graph or capturing:",
-        "            if False:",
-        ("tests/triton/test_table.py",),
-    ),
-    Mutant(
         "triton-first-item-skipped",
         "a part of the tiles that begins inside an item of work leaves that item out",
         "mbf_kernels/backends/triton/table.py",
@@ -217,14 +358,6 @@ OPTIMIZER = (
         ("tests/optimizer/test_trajectory.py", "-k", "torch"),
     ),
     Mutant(
-        "count-read-early",
-        "the number of failed blocks is read before the device has sent it",
-        "python/mbf_optim/failures.py",
-        "while self._in_flight and self._in_flight[0].done():",
-        "while self._in_flight:",
-        ("tests/optimizer/test_failure_count.py",),
-    ),
-    Mutant(
         "graph-with-old-numbers",
         "a replayed graph has the learning rate and correction of its recording",
         "python/mbf_optim/graphed_steps.py",
@@ -250,4 +383,4 @@ OPTIMIZER = (
     ),
 )
 
-MUTANTS = (*HOST, *CUDA, *TRITON, *OPTIMIZER)
+MUTANTS = (*HOST, *RUNTIME, *CUDA, *TRITON, *OPTIMIZER)

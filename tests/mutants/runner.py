@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,11 +42,17 @@ class Outcome:
 
 @contextmanager
 def copy_of(root: Path) -> Iterator[Path]:
-    """A copy of the project with its compiled extension, which is used in place."""
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        copy = Path(folder) / "project"
+    """A copy of the project with its compiled extension, which is used in place.
+
+    Always in the same folder: compiled Triton kernels have the paths of their sources.
+    """
+    copy = root / "build" / "mutant"
+    shutil.rmtree(copy, ignore_errors=True)
+    try:
         shutil.copytree(root, copy, ignore=LEFT_OUT, symlinks=True)
         yield copy
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
 
 
 def run_tests(root: Path, tests: tuple[str, ...]) -> tuple[int, str]:

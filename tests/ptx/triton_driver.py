@@ -35,7 +35,7 @@ def compile_ahead(function: Any, signature: dict[str, str], arch: int = 80, **op
     constants = {k: v[1] for k, v in signature.items() if not isinstance(v, str)}
     source = ASTSource(function, signature=types, constexprs=constants)
     compiled = triton.compile(source, target=GPUTarget("cuda", arch, WARP), options=options)
-    kernel, metadata = _module(compiled).kernel(compiled.metadata.name), compiled.metadata
+    kernel, metadata = module_of(compiled).kernel(compiled.metadata.name), compiled.metadata
 
     def run(grid: int | Sequence[int], arguments: Sequence[Any], **keywords: Any) -> Launched:
         threads = WARP * metadata.num_warps
@@ -62,15 +62,15 @@ def install(
         if self.metadata.shared > SHARED_BYTES[arch]:
             raise OutOfResources(self.metadata.shared, SHARED_BYTES[arch], "shared memory")
         if self.module is None:
-            self.module = _module(self)
+            self.module = module_of(self)
             self.function = self.module.kernel(self.metadata.name)
             self._run = _runner(self, options or Options(), buffers, on_launch)
 
     CompiledKernel._init_handles = init_handles
-    triton.runtime.driver.set_active(_Driver(arch))
+    triton.runtime.driver.set_active(Driver(arch))
 
 
-def _module(compiled: CompiledKernel) -> Module:
+def module_of(compiled: CompiledKernel) -> Module:
     if compiled.metadata.num_ctas != 1:
         raise UnsupportedError("clusters of thread blocks")
     return Module(compiled.asm["ptx"])
@@ -98,7 +98,7 @@ def _runner(
         result = function(
             (x, y, z),
             WARP * metadata.num_warps,
-            _flat(types, arguments),
+            flattened(types, arguments),
             shared=metadata.shared,
             buffers=buffers,
             options=options,
@@ -109,12 +109,12 @@ def _runner(
     return run
 
 
-def _flat(types: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+def flattened(types: Sequence[Any], values: Sequence[Any]) -> list[Any]:
     """The arguments that the compiled kernel has, those in tuples one by one."""
     found = []
     for type_, value in zip(types, values, strict=True):
         if isinstance(type_, tuple):
-            found += _flat(type_, value)
+            found += flattened(type_, value)
         elif type_ != "constexpr":
             if type_.startswith("tensordesc"):
                 raise UnsupportedError(f"an argument of type {type_}")
@@ -122,7 +122,7 @@ def _flat(types: Sequence[Any], values: Sequence[Any]) -> list[Any]:
     return found
 
 
-class _Driver(DriverBase):
+class Driver(DriverBase):
     """The part of a Triton driver that launches use."""
 
     def __init__(self, arch: int):

@@ -122,6 +122,12 @@ def compiled_members(library):
 @cache
 def plan_library():
     library = cuda_build.plan_library()
+    declare_plan_functions(library)
+    return library
+
+
+def declare_plan_functions(library):
+    """The types of tests/cpp/cuda_plan_c.cpp, which have to be those of the structs above."""
     assert compiled_members(library) == mirrored_members()
     library.step_scalar.restype = c_char_p
     names = [library.step_scalar(i) for i in range(len(StepScalars._fields) + 1)]
@@ -136,7 +142,6 @@ def plan_library():
     library.launch_count.restype = ctypes.c_uint64
     assert library.tile_job_bytes() == ctypes.sizeof(TileJob)
     assert library.dense_job_bytes() == ctypes.sizeof(DenseJob)
-    return library
 
 
 def kernel_of(name, block_size, counting=False):

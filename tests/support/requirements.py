@@ -33,6 +33,10 @@ def nvcc():
     return "" if shutil.which("nvcc") else "no nvcc found"
 
 
+def gpp():
+    return "" if shutil.which("g++") else "no g++ found"
+
+
 def ptx():
     """What tests/ptx needs to compile and run what it translates from PTX."""
     if shutil.which("g++") is None:

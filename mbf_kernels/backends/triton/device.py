@@ -24,7 +24,8 @@ def target(device: torch.device) -> GPUTarget:
             f"backend 'triton' was asked for, but the tensors are on {device} and it compiles for "
             f"{driver.get_active_torch_device()}"
         )
-    return driver.get_current_target()
+    with on(device):  # the driver tells the target of the current device
+        return driver.get_current_target()
 
 
 # Those of an A100. It stands for a card that torch cannot describe: without a GPU, in tests.

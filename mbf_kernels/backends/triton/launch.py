@@ -170,7 +170,7 @@ class _Pass:
         # Updates and steps have separate tables, so that neither overwrites the other's addresses.
         key = (group, any(t is not None for t in params))
         self.pointers = self.tables.pointers(key, lists) if group else nothing
-        views = self.tables.views(lists)
+        views = self.tables.views(key, lists)
         self.strided = views is not None
         self.views = nothing if views is None else views
 

@@ -81,7 +81,7 @@ class HostTable:
         self._copy = torch.empty(length, dtype=dtype, device=device)
         self._values: Sequence[float] | None = None
         self._in_graph = False
-        self._of_graphs: list[Tensor] = []
+        self._kept: list[Tensor] = []
 
     def refresh(self, values: Sequence[float]) -> Tensor:
         """The table with these values; copies them only if they are new."""
@@ -89,18 +89,18 @@ class HostTable:
         if values != self._values:
             self._values = values
             host = torch.tensor(values, dtype=self._copy.dtype, device="cpu")
-            if self._in_graph or capturing:
+            if self._in_graph:
+                self._kept.append(self._copy)
                 self._copy = torch.empty_like(self._copy)
                 self._in_graph = False
             if self._copy.is_cuda:
                 # torch's cache of pinned memory reuses it only after the copy.
                 host = host.pin_memory()
             if capturing:
-                self._of_graphs.append(host)
+                self._kept.append(host)
             self._copy.copy_(host, non_blocking=True)
         if capturing:
             # A graph reads this memory whenever it is replayed, so it is kept and not reused.
-            self._of_graphs.append(self._copy)
             self._in_graph = True
             self._values = None  # until then it holds nothing: the copy was recorded, not made
         return self._copy
@@ -119,7 +119,7 @@ class StateTables:
         self.device = device
         self._work: dict[int, Work] = {}
         self._pointers: dict[object, HostTable] = {}
-        self._views = HostTable(3 * tensors * 4, torch.int64, device)
+        self._views: dict[object, HostTable] = {}
         self._damping = HostTable(max(tensors, 1), torch.float64, device)
         self._one_damping = HostTable(1, torch.float64, device)
         self.nothing = torch.zeros(4, dtype=torch.int64, device=device)  # for unused arguments
@@ -129,8 +129,7 @@ class StateTables:
         self.absolute_damping = torch.zeros(max(tensors, 1), dtype=torch.float64, device=device)
         self.scales = torch.zeros(max(tensors, 1), dtype=torch.float64, device=device)
         self.tickets = torch.zeros(max(tensors, 1), dtype=torch.int32, device=device)
-        self._scratch: Tensor | None = None
-        self._scratch_of_graphs: list[Tensor] = []
+        self._scratch: list[Tensor] = []  # the largest one last
 
     def work(self, lanes: int) -> Work:
         if lanes not in self._work:
@@ -143,12 +142,14 @@ class StateTables:
         Calls of the same ``group`` share a table, which is copied when an address changes.
         """
         addresses = [0 if t is None else t.data_ptr() for tensors in lists for t in tensors]
-        if group not in self._pointers:
-            self._pointers[group] = HostTable(len(addresses), torch.int64, self.device)
-        return self._pointers[group].refresh(addresses)
+        return self._refreshed(self._pointers, group, addresses)
 
-    def views(self, lists: Sequence[Sequence[Tensor | None]]) -> Tensor | None:
-        """The fields of :class:`BlockView`, ``[3, tensors, 4]``; None if all are contiguous."""
+    def views(self, group: object, lists: Sequence[Sequence[Tensor | None]]) -> Tensor | None:
+        """The fields of :class:`BlockView`, ``[3, tensors, 4]``; None if all are contiguous.
+
+        Each ``group`` has a table of its own: a call fills those of all its launches before the
+        first of them.
+        """
         if all(t is None or t.is_contiguous() for tensors in lists for t in tensors):
             return None
         d = self.layout.block_size
@@ -158,7 +159,14 @@ class StateTables:
             for tensor in tensors:
                 # MiniBlocks passes only tensors that have a view.
                 found += absent if tensor is None else block_view(tensor, d) or absent
-        return self._views.refresh(found)
+        return self._refreshed(self._views, group, found)
+
+    def _refreshed(
+        self, tables: dict[object, HostTable], group: object, values: list[int]
+    ) -> Tensor:
+        if group not in tables:
+            tables[group] = HostTable(len(values), torch.int64, self.device)
+        return tables[group].refresh(values)
 
     def damping(self, values: Tensor) -> tuple[Tensor, int]:
         """The values on the device, and the stride from one tensor's value to the next."""
@@ -170,15 +178,16 @@ class StateTables:
         return table.refresh(values.tolist()), stride
 
     def scratch(self, length: int) -> Tensor:
-        """At least ``length`` float32 elements, for one launch at a time."""
-        if self._scratch is None or self._scratch.numel() < length:
-            self._scratch = torch.empty(length, dtype=torch.float32, device=self.device)
-        if _is_capturing(self._scratch) and not any(
-            self._scratch is kept for kept in self._scratch_of_graphs
-        ):
-            # A graph uses this memory whenever it is replayed, also after a larger one was made.
-            self._scratch_of_graphs.append(self._scratch)
-        return self._scratch
+        """At least ``length`` float32 elements, for one launch at a time.
+
+        Smaller ones are kept: a captured graph, or a launch queued on another stream, may use them.
+        They double, so that there are few of them.
+        """
+        largest = self._scratch[-1].numel() if self._scratch else 0
+        if largest < length:
+            length = max(length, min(2 * largest, SCRATCH_BYTES // 4))
+            self._scratch.append(torch.empty(length, dtype=torch.float32, device=self.device))
+        return self._scratch[-1]
 
 
 _tables: MutableMapping[BlockState, StateTables] = WeakIdKeyDictionary()
