@@ -4,6 +4,7 @@ import doctest
 import importlib
 import pkgutil
 import re
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from torch import nn
 
 import mbf_kernels
 import mbf_optim
+from mbf_optim import graphed_steps
 from tests.support.paths import ROOT
+from tests.support.recorded_ops import OperationRecorder
 
 MODULES = [
     name
@@ -66,6 +69,7 @@ class Network(nn.Module):
 def test_the_code_of_a_page_runs(page, capsys, tmp_path, monkeypatch):
     """Runs the Python blocks of a page in order, with the names that its text assumes."""
     monkeypatch.chdir(tmp_path)  # where they may write files
+    monkeypatch.setattr(graphed_steps, "_CudaRecorder", lambda: OperationRecorder(list))
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
     assert blocks
     x, y = torch.randn(16, 1, 8, 8), torch.randint(10, (16,))
@@ -75,7 +79,13 @@ def test_the_code_of_a_page_runs(page, capsys, tmp_path, monkeypatch):
         "loader": [(x, y)] * 3,
         "x": x,
         "y": y,
+        "inputs": torch.zeros_like(x),
+        "targets": torch.zeros_like(y),
         "torch": torch,
+        "mbf_optim": mbf_optim,
     }
     for block in blocks:
-        exec(compile(block, page, "exec"), names)
+        # CUDA graphs: plain torch can do without a GPU what they need.
+        on_gpu = mbf_kernels.use_backend("torch") if "capturable" in block else nullcontext()
+        with on_gpu:
+            exec(compile(block, page, "exec"), names)
