@@ -24,6 +24,27 @@ constexpr int team_kind(int block_size) {
   return kind;
 }
 
+// The kind of pair that serves them.
+constexpr int pair_kind(int block_size) {
+  int kind = 0;
+  while (block_size > kPairs[kind].max_block) ++kind;
+  return kind;
+}
+
+constexpr bool pairs_serve_all_sizes() {
+  int served = kMaxThreadBlock;
+  for (const PairShape& pair : kPairs) {
+    if (pair.max_block <= served || pair.columns % 2 != 0) return false;
+    if (2 * pair.columns < pair.max_block) return false;
+    served = pair.max_block;
+  }
+  return served == kMaxBlock;
+}
+static_assert(pairs_serve_all_sizes(), "kPairs: a size is missing, or a pair is too small");
+
+// Threads per thread block of pairs: a warp has a tile.
+constexpr int kPairThreads = 32 * kPairTiles;
+
 // Each kind of team holds the triangle of its largest block; together they serve all larger blocks.
 constexpr bool teams_serve_all_sizes() {
   int served = kMaxThreadBlock;
@@ -41,23 +62,28 @@ static_assert(teams_serve_all_sizes(), "kTeams: a size is missing, or a team is 
 // that lanes which each read their own block access different banks.
 constexpr int stage_stride(int d) { return d | 1; }
 
+// The same where lanes read four elements at a time: an odd multiple of four.
+constexpr int tile_stride(int d) { return ((d + 3) / 4 | 1) * 4; }
+
+// A vector of each of a tile's blocks in shared memory, in floats.
+constexpr int pair_stage(int d) { return kTileBlocks * tile_stride(d); }
+
 // The dynamic shared memory of a team kernel: sizes of its arrays, in floats.
 struct TeamMemory {
-  int stage;    // D, M or P M of 16 blocks; there are three
   int rows;     // four rows of 16 triangles; neighbouring elements of a block are 17 floats apart
   int columns;  // the pivot's column of 16 blocks; there are two
 
   constexpr explicit TeamMemory(int d) {
     const int padded = (d + kPatch - 1) / kPatch * kPatch;
-    stage = kTileBlocks * stage_stride(d);
     rows = kPatch * padded * (kTileBlocks + 1);
     columns = kTileBlocks * column_stride(padded);
   }
   // A multiple of four, for aligned float4 loads. The four extra floats put the two blocks of a
   // warp into different banks where the padded size is a multiple of 32.
   static constexpr int column_stride(int padded) { return padded + kPatch; }
-  constexpr int bytes() const { return (rows + 2 * columns + 3 * stage) * 4; }
+  constexpr int bytes() const { return (rows + 2 * columns) * 4; }
 };
+static_assert(TeamMemory(kMaxThreadBlock + 1).rows >= pair_stage(kMaxThreadBlock + 1));  // D
 static_assert(TeamMemory(kMaxBlock).bytes() <= 48 << 10);  // what every device has
 
 // The strides of a BlockView, in elements.
@@ -142,6 +168,8 @@ struct RunHeader {
   float short_beta, short_rest;  // beta and 1 - beta, rounded
   StepScalars<float> scalars;
   int32_t block_size;
+  uint32_t over_block_size;  // 2^32 / block_size rounded up: i / block_size is the upper half of
+                             // its product with i, for i below 2^16
   bool step;
   bool short_inverse;       // P is stored in bfloat16, otherwise in float32
   bool damping_per_tensor;  // damping has one value per tensor, otherwise one for all
