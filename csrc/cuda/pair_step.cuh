@@ -218,14 +218,12 @@ __device__ __forceinline__ TileNorms step_tile(const RunParameters& p, const Seg
   if (job.directions != nullptr) {
     const NaturalView out{job.directions, Format::Float32, nullptr, at.tile * kTileBlocks,
                           kTileBlocks};
-    for_natural<Access::Write>(out, at, threads,
-                               [&](float, int place) { return stage[place]; });
+    for_natural<Access::Write>(out, at, threads, [&](float, int place) { return stage[place]; });
     norms.direction = square_of_tile(at, lane, u, stage);
     return norms;
   }
-  for_natural<Access::Update>(
-      view(segment.params, segment.natural[0]), at, threads,
-      [&](float w, int place) { return moved(scalars, w, stage[place]); });
+  for_natural<Access::Update>(view(segment.params, segment.natural[0]), at, threads,
+                              [&](float w, int place) { return moved(scalars, w, stage[place]); });
   return norms;
 }
 

@@ -45,13 +45,13 @@ static_assert(pairs_serve_all_sizes(), "kPairs: a size is missing, or a pair is 
 // Threads per thread block of pairs: a warp has a tile.
 constexpr int kPairThreads = 32 * kPairTiles;
 
-// Each kind of team holds the triangle of its largest block; together they serve all larger blocks.
+// The lanes of a team have the bands of its largest block, and the patches of up to half a turn.
 constexpr bool teams_serve_all_sizes() {
   int served = kMaxThreadBlock;
   for (const TeamShape& team : kTeams) {
     const int bands = (team.max_block + kPatch - 1) / kPatch;
     if (team.max_block <= served || 32 % team.lanes != 0) return false;
-    if (bands * (bands + 1) / 2 > team.lanes * team.patches) return false;
+    if (bands > team.lanes || bands / 2 + 1 > team.patches) return false;
     served = team.max_block;
   }
   return served == kMaxBlock;
@@ -68,23 +68,40 @@ constexpr int tile_stride(int d) { return ((d + 3) / 4 | 1) * 4; }
 // A vector of each of a tile's blocks in shared memory, in floats.
 constexpr int pair_stage(int d) { return kTileBlocks * tile_stride(d); }
 
-// The dynamic shared memory of a team kernel: sizes of its arrays, in floats.
-struct TeamMemory {
-  int rows;     // four rows of 16 triangles; neighbouring elements of a block are 17 floats apart
-  int columns;  // the pivot's column of 16 blocks; there are two
+// The shared memory of a team, in floats: slots of a patch each, of which eight lanes read four
+// neighbouring ones from different banks. The last one has the patch of the pivots.
+constexpr int kTeamSlot = kPatch * kPatch + 4;
+constexpr int team_floats(int lanes, int patches) {
+  return (lanes + patches + 1) * kTeamSlot + (lanes < 8 ? 16 : 0);
+}
 
-  constexpr explicit TeamMemory(int d) {
-    const int padded = (d + kPatch - 1) / kPatch * kPatch;
-    rows = kPatch * padded * (kTileBlocks + 1);
-    columns = kTileBlocks * column_stride(padded);
+// Before and after, the same memory has rows of 16 triangles, the chunk, of which neighbouring
+// elements of a block are 17 floats apart: all rows of blocks up to 32.
+constexpr int kRowStride = kTileBlocks + 1;
+constexpr int chunk_elements(const TeamShape& team, int d) {
+  constexpr int kMost = 528;
+  const int padded = (d + kPatch - 1) / kPatch * kPatch;
+  const int triangle = padded * (padded + 1) / 2;
+  const int least = kTileBlocks * team_floats(team.lanes, team.patches) / kRowStride;
+  const int wanted = triangle < kMost ? triangle : kMost;
+  return wanted > least ? wanted : least;
+}
+
+constexpr int team_bytes(const TeamShape& team, int d) {
+  const int slots = kTileBlocks * team_floats(team.lanes, team.patches);
+  const int chunk = kRowStride * chunk_elements(team, d);
+  return (slots > chunk ? slots : chunk) * 4;
+}
+
+constexpr bool team_memory_suffices() {
+  for (const TeamShape& team : kTeams) {
+    if (team_bytes(team, team.max_block) > 48 << 10) return false;  // what every device has
+    if (chunk_elements(team, team.max_block) < kPatch * team.max_block) return false;  // a band
+    if (team_floats(team.lanes, team.patches) < tile_stride(team.max_block)) return false;  // D
   }
-  // A multiple of four, for aligned float4 loads. The four extra floats put the two blocks of a
-  // warp into different banks where the padded size is a multiple of 32.
-  static constexpr int column_stride(int padded) { return padded + kPatch; }
-  constexpr int bytes() const { return (rows + 2 * columns) * 4; }
-};
-static_assert(TeamMemory(kMaxThreadBlock + 1).rows >= pair_stage(kMaxThreadBlock + 1));  // D
-static_assert(TeamMemory(kMaxBlock).bytes() <= 48 << 10);  // what every device has
+  return true;
+}
+static_assert(team_memory_suffices());
 
 // The strides of a BlockView, in elements.
 struct Strides {

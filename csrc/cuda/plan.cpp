@@ -32,9 +32,9 @@ Unit unit_of(Kernel kernel, int block_size) {
     const int floats = kPairTiles * pair_stage(block_size);
     return {kPairTiles, kPairThreads, static_cast<uint32_t>(floats * sizeof(float))};
   }
-  const int lanes = kTeams[team_kind(block_size)].lanes;
-  return {1, static_cast<uint32_t>(lanes * kTileBlocks),
-          static_cast<uint32_t>(TeamMemory(block_size).bytes())};
+  const TeamShape& team = kTeams[team_kind(block_size)];
+  return {1, static_cast<uint32_t>(team.lanes * kTileBlocks),
+          static_cast<uint32_t>(team_bytes(team, block_size))};
 }
 
 // Values the kernels read on the device, or null: then every entry of a launch carries its own.

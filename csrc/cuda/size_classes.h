@@ -43,10 +43,10 @@ struct TeamShape {
 
 // The kinds of team, by ascending block size.
 constexpr TeamShape kTeams[] = {
-    {20, 16, 1},
-    {36, 16, 3},
-    {52, 32, 3},
-    {64, 32, 5},
+    {16, 4, 3},
+    {32, 8, 5},
+    {52, 16, 7},
+    {64, 16, 9},
 };
 constexpr int kTeamKinds = std::size(kTeams);
 

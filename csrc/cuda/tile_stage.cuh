@@ -10,8 +10,8 @@ namespace mbf::cuda {
 struct TilePlace {
   int d;
   int64_t tile;
-  int64_t block;  // in the tensor
-  int count;      // blocks, not counting padding; 0 if there is no such tile
+  int64_t block;    // in the tensor
+  int count;        // blocks, not counting padding; 0 if there is no such tile
   uint32_t over_d;  // see RunHeader
 
   // Where the stage has element i of the tile's contiguous blocks.
@@ -24,7 +24,9 @@ __device__ __forceinline__ TilePlace tile_place(const RunHeader& job, const Segm
                                                 uint32_t tile) {
   const int64_t left = static_cast<int64_t>(segment.blocks) - int64_t{tile} * kTileBlocks;
   return {job.block_size, segment.tile + tile, segment.block + int64_t{tile} * kTileBlocks,
-          left < 0 ? 0 : left > kTileBlocks ? kTileBlocks : static_cast<int>(left),
+          left < 0             ? 0
+          : left > kTileBlocks ? kTileBlocks
+                               : static_cast<int>(left),
           job.over_block_size};
 }
 
@@ -105,8 +107,7 @@ __device__ __forceinline__ void for_natural(const NaturalView& view, const TileP
 
 // Loads D of a tile. What belongs to no element becomes zero.
 __device__ __forceinline__ void load_grads(const RunParameters& p, const Segment& segment,
-                                           const TilePlace& at, TileThreads threads,
-                                           float* stage) {
+                                           const TilePlace& at, TileThreads threads, float* stage) {
   const int stride = tile_stride(at.d);
 #pragma unroll 1
   for (int e = at.d + threads.index / kTileBlocks; e < stride; e += threads.count / kTileBlocks) {
@@ -117,8 +118,7 @@ __device__ __forceinline__ void load_grads(const RunParameters& p, const Segment
     stage[i] = 0;
   }
   const NaturalView view = natural_view(p, segment.grads, segment.natural[1], at.block, at.count);
-  for_natural<Access::Read>(view, at, threads,
-                            [&](float x, int place) { stage[place] = x; });
+  for_natural<Access::Read>(view, at, threads, [&](float x, int place) { stage[place] = x; });
 }
 
 }  // namespace mbf::cuda

@@ -160,13 +160,14 @@ def _unit_of(block_size: int, among: tuple[Unit, ...]) -> Unit:
 
 def dynamic_shared_bytes(unit: Unit, block_size: int) -> int:
     """Of a launch of this unit for blocks of this size: ``unit_of`` of plan.cpp."""
-    quads = -(-block_size // 4)
-    stage = TILE_BLOCKS * 4 * (quads | 1)
     if unit in PAIR_UNITS:
-        return 4 * PAIR_TILES * stage
+        quads = -(-block_size // 4) | 1
+        return 4 * PAIR_TILES * TILE_BLOCKS * 4 * quads
     if unit in TEAM_UNITS:
+        team = TEAMS[TEAM_UNITS.index(unit)]
+        slots = (team.lanes + team.patches + 1) * (PATCH * PATCH + 4)
+        memory = TILE_BLOCKS * (slots + (16 if team.lanes < 8 else 0))
         padded = -(-block_size // PATCH) * PATCH
-        rows = PATCH * padded * (TILE_BLOCKS + 1)
-        columns = TILE_BLOCKS * (padded + PATCH)
-        return 4 * (rows + 2 * columns)
+        chunk = min(padded * (padded + 1) // 2, 528)
+        return 4 * max(memory, (TILE_BLOCKS + 1) * chunk)
     return 0
