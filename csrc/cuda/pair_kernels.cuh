@@ -2,6 +2,7 @@
 #pragma once
 
 #include "pair_step.cuh"
+#include "tensor_norms.cuh"
 #include "tile_update.cuh"
 
 namespace mbf::cuda {
@@ -43,12 +44,12 @@ __global__ void __launch_bounds__(kPairThreads, pair_residents(Columns))
   __shared__ TileNorms sums[kPairWarps];
   if (lane == 0) sums[warp] = norms;
   __syncthreads();
-  if (threadIdx.x != 0) return;
+  norms = sums[0];
   for (int w = 1; w < kPairWarps; ++w) {
     norms.direction += sums[w].direction;
     norms.adam += sums[w].adam;
   }
-  job.norms[segment.tile + first] = norms;
+  add_up_norms<kPairThreads, kPairTiles>(job, segment, norms);
 }
 
 }  // namespace mbf::cuda

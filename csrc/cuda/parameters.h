@@ -126,13 +126,14 @@ struct Segment {
   void* params;
   const void* grads;
   void* momenta;
-  int64_t tile;         // its first tile in the state
-  int64_t block;        // its first block in the tensor
-  double damping;       // unless it comes from the device
-  uint32_t blocks;      // not counting padding
-  uint32_t first_unit;  // its first thread block in the grid
-  uint32_t tensor;      // index in the lists of the call
-  Natural natural[3];   // params, grads, momenta
+  int64_t tile;           // its first tile in the state
+  int64_t block;          // its first block in the tensor
+  double damping;         // unless it comes from the device
+  uint32_t blocks;        // not counting padding
+  uint32_t first_unit;    // its first thread block in the grid
+  uint32_t tensor;        // index in the lists of the call
+  uint32_t tensor_units;  // thread blocks of the whole tensor
+  Natural natural[3];     // params, grads, momenta
 };
 
 // The same for the second pass of a rescaled step.
@@ -140,8 +141,7 @@ struct ApplySegment {
   void* params;
   int64_t tile;
   int64_t block;
-  int64_t tensor_tile;   // first tile of the whole tensor, whose norm is needed
-  int64_t tensor_tiles;  // tiles of the whole tensor
+  int64_t tensor_tile;  // first tile of the whole tensor, which has its norm
   uint32_t blocks;
   uint32_t first_unit;
   uint32_t tensor;
@@ -177,7 +177,7 @@ struct RunHeader {
   void* inverse;
   int32_t* info;
   float* directions;       // with target norms, otherwise null
-  TileNorms* norms;        // of a thread block, at its first tile: the sums over all its tiles
+  TileNorms* norms;        // see tensor_norms.cuh
   const double* damping;   // on the device, or null: then the segments have it
   const double* controls;  // [lr, momentum_correction, update, invert] on the device, or null
   TileRange update, invert;
@@ -201,8 +201,7 @@ struct ApplyHeader {
   const double* controls;
   StepScalars<double> scalars;
   int32_t block_size;
-  int32_t norm_tiles;  // tiles per thread block of the first pass, which has summed their norms
-  int32_t unit_tiles;  // tiles per thread block of this pass
+  int32_t unit_tiles;  // tiles per thread block
   bool target_per_tensor;
   bool refresh_targets;
 };

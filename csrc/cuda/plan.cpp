@@ -9,7 +9,7 @@ namespace {
 
 // The most tiles of a segment: kernels count its blocks in 32 bits, here up to 2^30.
 constexpr int64_t kSegmentTiles = int64_t{1} << 26;
-// A segment starts where the second pass looks for norms: where a thread block could start.
+// A segment starts where norms are looked for: where a thread block could start.
 static_assert(kSegmentTiles % kThreadTiles == 0 && kSegmentTiles % kPairTiles == 0);
 
 // Elements per thread block in the second pass: enough to amortise summing the tensor's norms.
@@ -121,6 +121,8 @@ void plan_tiles(const TileJob& job, Kernel kernel, std::vector<Launch>& launches
     segment.block = (first - job.tile_start[t]) * kTileBlocks;
     segment.blocks = blocks_of(job, t, first, last);
     segment.tensor = static_cast<uint32_t>(t);
+    const int64_t tensor_tiles = job.tile_start[t + 1] - job.tile_start[t];
+    segment.tensor_units = static_cast<uint32_t>(ceil_div(tensor_tiles, unit.tiles));
     segment.damping = job.invert.empty() ? 0.0 : host_value(job.damping, t);
     packer.add(segment, ceil_div(last - first, unit.tiles),
                {job.step ? &job.params[t] : nullptr, job.grads != nullptr ? &job.grads[t] : nullptr,
@@ -176,7 +178,6 @@ void plan_apply(const TileJob& job, std::vector<Launch>& launches) {
   header.controls = job.controls;
   header.scalars = job.scalars;
   header.block_size = job.block_size;
-  header.norm_tiles = unit_of(Kernel::Step, job.block_size).tiles;
   header.unit_tiles = static_cast<int32_t>(ceil_div(kApplyElements, kTileBlocks * job.block_size));
   header.target_per_tensor = !job.target_norms.one_for_all;
   header.refresh_targets = job.refresh_targets;
@@ -188,7 +189,6 @@ void plan_apply(const TileJob& job, std::vector<Launch>& launches) {
     segment.tile = first;
     segment.block = (first - start) * kTileBlocks;
     segment.tensor_tile = start;
-    segment.tensor_tiles = job.tile_start[t + 1] - start;
     segment.blocks = blocks_of(job, t, first, last);
     segment.tensor = static_cast<uint32_t>(t);
     packer.add(segment, ceil_div(last - first, header.unit_tiles), {&job.params[t]});

@@ -277,16 +277,24 @@ void test_tensors_beyond_31_bits() {
                                                          ceil_div(8192, kTileBlocks * d), all);
     CHECK(applied == huge + 20, "d=%d: %ld blocks", d, static_cast<long>(applied));
     for (const Launch& launch : launches) {
+      if (launch.kernel != Kernel::Run) continue;
+      const auto& p = parameters<RunParameters>(launch);
+      for (uint32_t i = 0; i < p.count; ++i) {
+        // All thread blocks of a tensor add up its norms, whatever its segments and launches.
+        const Segment& segment = entries(p)[i];
+        const int64_t tiles = example.starts[segment.tensor + 1] - example.starts[segment.tensor];
+        CHECK(segment.tensor_units == ceil_div(tiles, unit_tiles_of(d)), "segment %u", i);
+        CHECK(segment.block / kTileBlocks % unit_tiles_of(d) == 0, "segment %u", i);
+      }
+    }
+    for (const Launch& launch : launches) {
       if (launch.kernel != Kernel::Apply) continue;
       const auto& p = parameters<ApplyParameters>(launch);
       for (uint32_t i = 0; i < p.count; ++i) {
         const ApplySegment& segment = entries(p)[i];
         const int64_t t = segment.tensor;
-        CHECK(segment.tensor_tile == example.starts[t] &&
-                  segment.tensor_tiles == example.starts[t + 1] - example.starts[t],
-              "the norm of tensor %ld is over all of it", static_cast<long>(t));
-        // The first pass stores norms where its thread blocks begin.
-        CHECK((segment.tile - segment.tensor_tile) % unit_tiles_of(d) == 0, "segment %u", i);
+        CHECK(segment.tensor_tile == example.starts[t], "the norm of tensor %ld",
+              static_cast<long>(t));
       }
     }
   }

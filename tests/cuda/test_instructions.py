@@ -21,7 +21,7 @@ STEP, INVERSE = ("step", "mbf step_"), ("inverse", "mbf invert_")
     [(25, 106, 1_090, 0.45, 1.45), (64, 480, 8_950, 0.52, 2.0)],
 )
 def test_instructions_of_a_warp(d, step, inverse, share, slower, extension):
-    """Per block: those of a step, and those of an inverse, whose multiply-adds are a large share."""
+    """Those of a step, and those of an inverse, whose multiply-adds are a large share."""
     require(nvcc, ptx)
     executed = {(kind, name): found for (kind, name, _), found in counts((d,), ())}
     assert executed[STEP].instructions <= WARP * step
