@@ -95,7 +95,7 @@ struct TileJob {
 
   // With target norms the step takes two passes. The first stores P M in `directions`, block after
   // block and padded to whole tiles, and its squared norms in `norms`, where blocks that are not
-  // finite do not count. The second moves the parameters.
+  // finite do not count. The second moves the parameters. `norms` is zero before the first step.
   PerTensor target_norms;   // values is null if there are none
   void* directions;         // [direction_tiles, 16, d]
   int64_t direction_tiles;  // at least as many as the largest tensor has; on a GPU all tiles

@@ -26,7 +26,7 @@ class KernelCode:
 
     name: str  # such as run_thread_blocks<9,1>
     symbol: str
-    operation: str  # step, run, dense, damping, apply, or one of SHARED_KERNELS
+    operation: str  # step, run, pair run, refresh, dense, damping, apply, or one of SHARED_KERNELS
     sizes: tuple[int, ...]  # block sizes it serves; empty if it serves all
     architecture: str  # such as sm_80
     registers: int
@@ -96,7 +96,7 @@ def _parse(text: str, unit: Unit, architecture: str, cubin: Path) -> Iterable[Ke
         static = re.search(r"(\d+) bytes smem", part)
         operation = _operation(symbol)
         shared = _shared(symbol)
-        dynamic = units.dynamic_shared_bytes(max(unit.sizes)) if unit.sizes else 0
+        dynamic = units.dynamic_shared_bytes(unit, max(unit.sizes)) if unit.sizes else 0
         yield KernelCode(
             name=_plain_name(symbol),
             symbol=symbol,
@@ -146,7 +146,11 @@ def _operation(symbol: str) -> str:
         return "apply"
     if "matrices" in symbol:
         return "dense"
-    return "step" if "Lb1E" in symbol else "run"
+    if "refresh" in symbol:
+        return "refresh"
+    if "Lb1E" in symbol:
+        return "step"
+    return "pair run" if "pair" in symbol else "run"
 
 
 def _plain_name(symbol: str) -> str:

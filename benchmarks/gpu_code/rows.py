@@ -17,6 +17,8 @@ Announce = Callable[[str], None]
 # The names of the CUDA kernels in the report.
 CUDA_OPERATIONS = {
     "run": "update, inverse, step: any of them",
+    "pair run": "update, step",
+    "refresh": "update, inverse",
     "step": "step",
     "dense": "spd_inverse",
     "damping": "relative damping",

@@ -60,7 +60,7 @@ def check_blocks_of_nine(rows: Sequence[Row], most_instructions: Mapping[str, in
 
 @needs_nvcc
 def test_no_cuda_kernel_spills(cuda: list[Row]) -> None:
-    assert len(cuda) == 2 + 6 + 3 * 3
+    assert len(cuda) == 2 + 6 + 2 * 3 + 2 + 2  # of tensors, rows, threads, a pair, a team
     assert [r for r in cuda if r.spill_bytes or code_of(r).spill_instructions] == []
 
 
@@ -68,7 +68,7 @@ def test_no_cuda_kernel_spills(cuda: list[Row]) -> None:
 def test_size_of_the_cuda_kernels_for_blocks_of_nine(cuda: list[Row]) -> None:
     dense = only(cuda, "spd_inverse", 9)
     assert FLOPS_OF_NINE * 0.9 < code_of(dense).flops <= 1.05 * FLOPS_OF_NINE
-    check_blocks_of_nine(cuda, {"step": 3_600, "update, inverse, step: any of them": 5_250})
+    check_blocks_of_nine(cuda, {"step": 3_600, "update, inverse, step: any of them": 5_450})
 
 
 def test_no_triton_kernel_spills(triton: list[Row]) -> None:

@@ -9,7 +9,11 @@ namespace mbf::cuda {
 template <int BlockSize>
 const void* thread_kernel(Kernel kernel);
 
-// A team of lanes per block: team_instance.cu, compiled once for every kind of team.
+// Two lanes per block: pair_instance.cu, compiled once for every kind. Step or Run.
+template <int Kind>
+const void* pair_kernel(Kernel kernel);
+
+// A team of lanes per block: team_instance.cu, compiled once for every kind. Refresh or Dense.
 template <int Kind>
 const void* team_kernel(Kernel kernel);
 

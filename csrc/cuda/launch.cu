@@ -56,12 +56,21 @@ class DeviceGuard {
   bool changed_ = false;
 };
 
-// The compiled instance for a block size or a kind of team; plan.cpp asks for no other.
+// The compiled instance for a block size or a kind of pair or team; plan.cpp asks for no other.
 template <int D = 1>
 const void* find_thread_kernel(Kernel kernel, int block_size) {
   if constexpr (D <= kMaxThreadBlock) {
     return block_size == D ? thread_kernel<D>(kernel)
                            : find_thread_kernel<D + 1>(kernel, block_size);
+  } else {
+    return nullptr;
+  }
+}
+
+template <int Kind = 0>
+const void* find_pair_kernel(Kernel kernel, int kind) {
+  if constexpr (Kind < kPairKinds) {
+    return kind == Kind ? pair_kernel<Kind>(kernel) : find_pair_kernel<Kind + 1>(kernel, kind);
   } else {
     return nullptr;
   }
@@ -83,6 +92,9 @@ const void* find_kernel(const Launch& launch) {
   if (launch.kernel >= Kernel::SharedStep) return shared_kernel(launch.kernel);
   if (launch.block_size <= kMaxThreadBlock) {
     return find_thread_kernel(launch.kernel, launch.block_size);
+  }
+  if (launch.kernel == Kernel::Step || launch.kernel == Kernel::Run) {
+    return find_pair_kernel(launch.kernel, pair_kind(launch.block_size));
   }
   return find_team_kernel(launch.kernel, team_kind(launch.block_size));
 }

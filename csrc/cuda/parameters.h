@@ -24,13 +24,34 @@ constexpr int team_kind(int block_size) {
   return kind;
 }
 
-// Each kind of team holds the triangle of its largest block; together they serve all larger blocks.
+// The kind of pair that serves them.
+constexpr int pair_kind(int block_size) {
+  int kind = 0;
+  while (block_size > kPairs[kind].max_block) ++kind;
+  return kind;
+}
+
+constexpr bool pairs_serve_all_sizes() {
+  int served = kMaxThreadBlock;
+  for (const PairShape& pair : kPairs) {
+    if (pair.max_block <= served || pair.columns % 2 != 0) return false;
+    if (2 * pair.columns < pair.max_block) return false;
+    served = pair.max_block;
+  }
+  return served == kMaxBlock;
+}
+static_assert(pairs_serve_all_sizes(), "kPairs: a size is missing, or a pair is too small");
+
+// Threads per thread block of pairs: a warp has a tile.
+constexpr int kPairThreads = 32 * kPairTiles;
+
+// The lanes of a team have the bands of its largest block, and the patches of up to half a turn.
 constexpr bool teams_serve_all_sizes() {
   int served = kMaxThreadBlock;
   for (const TeamShape& team : kTeams) {
     const int bands = (team.max_block + kPatch - 1) / kPatch;
     if (team.max_block <= served || 32 % team.lanes != 0) return false;
-    if (bands * (bands + 1) / 2 > team.lanes * team.patches) return false;
+    if (bands > team.lanes || bands / 2 + 1 > team.patches) return false;
     served = team.max_block;
   }
   return served == kMaxBlock;
@@ -41,24 +62,46 @@ static_assert(teams_serve_all_sizes(), "kTeams: a size is missing, or a team is 
 // that lanes which each read their own block access different banks.
 constexpr int stage_stride(int d) { return d | 1; }
 
-// The dynamic shared memory of a team kernel: sizes of its arrays, in floats.
-struct TeamMemory {
-  int stage;    // D, M or P M of 16 blocks; there are three
-  int rows;     // four rows of 16 triangles; neighbouring elements of a block are 17 floats apart
-  int columns;  // the pivot's column of 16 blocks; there are two
+// The same where lanes read four elements at a time: an odd multiple of four.
+constexpr int tile_stride(int d) { return ((d + 3) / 4 | 1) * 4; }
 
-  constexpr explicit TeamMemory(int d) {
-    const int padded = (d + kPatch - 1) / kPatch * kPatch;
-    stage = kTileBlocks * stage_stride(d);
-    rows = kPatch * padded * (kTileBlocks + 1);
-    columns = kTileBlocks * column_stride(padded);
+// A vector of each of a tile's blocks in shared memory, in floats.
+constexpr int pair_stage(int d) { return kTileBlocks * tile_stride(d); }
+
+// The shared memory of a team, in floats: slots of a patch each, of which eight lanes read four
+// neighbouring ones from different banks. The last one has the patch of the pivots.
+constexpr int kTeamSlot = kPatch * kPatch + 4;
+constexpr int team_floats(int lanes, int patches) {
+  return (lanes + patches + 1) * kTeamSlot + (lanes < 8 ? 16 : 0);
+}
+
+// Before and after, the same memory has rows of 16 triangles, the chunk, of which neighbouring
+// elements of a block are 17 floats apart: all rows of blocks up to 32.
+constexpr int kRowStride = kTileBlocks + 1;
+constexpr int chunk_elements(const TeamShape& team, int d) {
+  constexpr int kMost = 528;
+  const int padded = (d + kPatch - 1) / kPatch * kPatch;
+  const int triangle = padded * (padded + 1) / 2;
+  const int least = kTileBlocks * team_floats(team.lanes, team.patches) / kRowStride;
+  const int wanted = triangle < kMost ? triangle : kMost;
+  return wanted > least ? wanted : least;
+}
+
+constexpr int team_bytes(const TeamShape& team, int d) {
+  const int slots = kTileBlocks * team_floats(team.lanes, team.patches);
+  const int chunk = kRowStride * chunk_elements(team, d);
+  return (slots > chunk ? slots : chunk) * 4;
+}
+
+constexpr bool team_memory_suffices() {
+  for (const TeamShape& team : kTeams) {
+    if (team_bytes(team, team.max_block) > 48 << 10) return false;  // what every device has
+    if (chunk_elements(team, team.max_block) < kPatch * team.max_block) return false;  // a band
+    if (team_floats(team.lanes, team.patches) < tile_stride(team.max_block)) return false;  // D
   }
-  // A multiple of four, for aligned float4 loads. The four extra floats put the two blocks of a
-  // warp into different banks where the padded size is a multiple of 32.
-  static constexpr int column_stride(int padded) { return padded + kPatch; }
-  constexpr int bytes() const { return (rows + 2 * columns + 3 * stage) * 4; }
-};
-static_assert(TeamMemory(kMaxBlock).bytes() <= 48 << 10);  // what every device has
+  return true;
+}
+static_assert(team_memory_suffices());
 
 // The strides of a BlockView, in elements.
 struct Strides {
@@ -83,13 +126,14 @@ struct Segment {
   void* params;
   const void* grads;
   void* momenta;
-  int64_t tile;         // its first tile in the state
-  int64_t block;        // its first block in the tensor
-  double damping;       // unless it comes from the device
-  uint32_t blocks;      // not counting padding
-  uint32_t first_unit;  // its first thread block in the grid
-  uint32_t tensor;      // index in the lists of the call
-  Natural natural[3];   // params, grads, momenta
+  int64_t tile;           // its first tile in the state
+  int64_t block;          // its first block in the tensor
+  double damping;         // unless it comes from the device
+  uint32_t blocks;        // not counting padding
+  uint32_t first_unit;    // its first thread block in the grid
+  uint32_t tensor;        // index in the lists of the call
+  uint32_t tensor_units;  // thread blocks of the whole tensor
+  Natural natural[3];     // params, grads, momenta
 };
 
 // The same for the second pass of a rescaled step.
@@ -97,8 +141,7 @@ struct ApplySegment {
   void* params;
   int64_t tile;
   int64_t block;
-  int64_t tensor_tile;   // first tile of the whole tensor, whose norm is needed
-  int64_t tensor_tiles;  // tiles of the whole tensor
+  int64_t tensor_tile;  // first tile of the whole tensor, which has its norm
   uint32_t blocks;
   uint32_t first_unit;
   uint32_t tensor;
@@ -134,7 +177,7 @@ struct RunHeader {
   void* inverse;
   int32_t* info;
   float* directions;       // with target norms, otherwise null
-  TileNorms* norms;        // of a thread block, at its first tile: the sums over all its tiles
+  TileNorms* norms;        // see tensor_norms.cuh
   const double* damping;   // on the device, or null: then the segments have it
   const double* controls;  // [lr, momentum_correction, update, invert] on the device, or null
   TileRange update, invert;
@@ -142,6 +185,8 @@ struct RunHeader {
   float short_beta, short_rest;  // beta and 1 - beta, rounded
   StepScalars<float> scalars;
   int32_t block_size;
+  uint32_t over_block_size;  // 2^32 / block_size rounded up: i / block_size is the upper half of
+                             // its product with i, for i below 2^16
   bool step;
   bool short_inverse;       // P is stored in bfloat16, otherwise in float32
   bool damping_per_tensor;  // damping has one value per tensor, otherwise one for all
@@ -156,8 +201,7 @@ struct ApplyHeader {
   const double* controls;
   StepScalars<double> scalars;
   int32_t block_size;
-  int32_t norm_tiles;  // tiles per thread block of the first pass, which has summed their norms
-  int32_t unit_tiles;  // tiles per thread block of this pass
+  int32_t unit_tiles;  // tiles per thread block
   bool target_per_tensor;
   bool refresh_targets;
 };

@@ -9,8 +9,8 @@ namespace {
 
 // The most tiles of a segment: kernels count its blocks in 32 bits, here up to 2^30.
 constexpr int64_t kSegmentTiles = int64_t{1} << 26;
-// A segment starts where the second pass looks for norms: at every kThreadTiles-th tile.
-static_assert(kSegmentTiles % kThreadTiles == 0);
+// A segment starts where norms are looked for: where a thread block could start.
+static_assert(kSegmentTiles % kThreadTiles == 0 && kSegmentTiles % kPairTiles == 0);
 
 // Elements per thread block in the second pass: enough to amortise summing the tensor's norms.
 constexpr int64_t kApplyElements = 8192;
@@ -19,15 +19,22 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool one_block_per_thread(int block_size) { return block_size <= kMaxThreadBlock; }
 
-int unit_tiles(int block_size) { return one_block_per_thread(block_size) ? kThreadTiles : 1; }
+// What a thread block of a kernel takes.
+struct Unit {
+  int tiles;
+  uint32_t threads;
+  uint32_t shared_bytes;  // dynamic
+};
 
-uint32_t unit_threads(int block_size) {
-  if (one_block_per_thread(block_size)) return kThreadBlockThreads;
-  return kTeams[team_kind(block_size)].lanes * kTileBlocks;
-}
-
-uint32_t unit_shared_bytes(int block_size) {
-  return one_block_per_thread(block_size) ? 0 : TeamMemory(block_size).bytes();
+Unit unit_of(Kernel kernel, int block_size) {
+  if (one_block_per_thread(block_size)) return {kThreadTiles, kThreadBlockThreads, 0};
+  if (kernel == Kernel::Step || kernel == Kernel::Run) {
+    const int floats = kPairTiles * pair_stage(block_size);
+    return {kPairTiles, kPairThreads, static_cast<uint32_t>(floats * sizeof(float))};
+  }
+  const TeamShape& team = kTeams[team_kind(block_size)];
+  return {1, static_cast<uint32_t>(team.lanes * kTileBlocks),
+          static_cast<uint32_t>(team_bytes(team, block_size))};
 }
 
 // Values the kernels read on the device, or null: then every entry of a launch carries its own.
@@ -93,14 +100,15 @@ RunHeader run_header(const TileJob& job) {
   header.short_rest = static_cast<float>(1.0 - job.beta);
   header.scalars = job.scalars.map([](double x) { return static_cast<float>(x); });
   header.block_size = job.block_size;
+  header.over_block_size = 0xffffffffu / static_cast<uint32_t>(job.block_size) + 1;
   header.step = job.step;
   header.short_inverse = job.inverse_format == Format::BFloat16;
   header.debias = job.debias;
   return header;
 }
 
-void plan_run(const TileJob& job, std::vector<Launch>& launches) {
-  const bool refreshes = !job.update.empty() || !job.invert.empty();
+void plan_tiles(const TileJob& job, Kernel kernel, std::vector<Launch>& launches) {
+  const Unit unit = unit_of(kernel, job.block_size);
   const TileRange range =
       job.step ? TileRange{0, job.tile_start[job.tensors]} : hull(job.update, job.invert);
   Packer<RunParameters> packer(run_header(job));
@@ -113,16 +121,31 @@ void plan_run(const TileJob& job, std::vector<Launch>& launches) {
     segment.block = (first - job.tile_start[t]) * kTileBlocks;
     segment.blocks = blocks_of(job, t, first, last);
     segment.tensor = static_cast<uint32_t>(t);
+    const int64_t tensor_tiles = job.tile_start[t + 1] - job.tile_start[t];
+    segment.tensor_units = static_cast<uint32_t>(ceil_div(tensor_tiles, unit.tiles));
     segment.damping = job.invert.empty() ? 0.0 : host_value(job.damping, t);
-    packer.add(segment, ceil_div(last - first, unit_tiles(job.block_size)),
+    packer.add(segment, ceil_div(last - first, unit.tiles),
                {job.step ? &job.params[t] : nullptr, job.grads != nullptr ? &job.grads[t] : nullptr,
                 job.step ? &job.momenta[t] : nullptr});
   });
   packer.finish([&](std::vector<unsigned char> bytes, uint32_t units) {
-    launches.push_back({refreshes || job.refresh_targets ? Kernel::Run : Kernel::Step,
-                        job.block_size, units, unit_threads(job.block_size),
-                        unit_shared_bytes(job.block_size), std::move(bytes)});
+    launches.push_back(
+        {kernel, job.block_size, units, unit.threads, unit.shared_bytes, std::move(bytes)});
   });
+}
+
+void plan_run(const TileJob& given, std::vector<Launch>& launches) {
+  TileJob job = given;
+  if (!job.invert.empty() && !one_block_per_thread(job.block_size)) {
+    // Teams invert, and update on the way; pairs step. The launches have other thread blocks.
+    job.step = false;
+    plan_tiles(job, Kernel::Refresh, launches);
+    job.step = given.step;
+    job.update = job.invert = {};
+    if (!job.step) return;
+  }
+  const bool refreshes = !job.update.empty() || !job.invert.empty();
+  plan_tiles(job, refreshes || job.refresh_targets ? Kernel::Run : Kernel::Step, launches);
 }
 
 void plan_damping(const TileJob& job, double* absolute_damping, std::vector<Launch>& launches) {
@@ -155,7 +178,6 @@ void plan_apply(const TileJob& job, std::vector<Launch>& launches) {
   header.controls = job.controls;
   header.scalars = job.scalars;
   header.block_size = job.block_size;
-  header.norm_tiles = unit_tiles(job.block_size);
   header.unit_tiles = static_cast<int32_t>(ceil_div(kApplyElements, kTileBlocks * job.block_size));
   header.target_per_tensor = !job.target_norms.one_for_all;
   header.refresh_targets = job.refresh_targets;
@@ -167,7 +189,6 @@ void plan_apply(const TileJob& job, std::vector<Launch>& launches) {
     segment.tile = first;
     segment.block = (first - start) * kTileBlocks;
     segment.tensor_tile = start;
-    segment.tensor_tiles = job.tile_start[t + 1] - start;
     segment.blocks = blocks_of(job, t, first, last);
     segment.tensor = static_cast<uint32_t>(t);
     packer.add(segment, ceil_div(last - first, header.unit_tiles), {&job.params[t]});
@@ -204,7 +225,8 @@ std::vector<Launch> plan(const TileJob& given, double* absolute_damping) {
 std::vector<Launch> plan(const DenseJob& job) {
   std::vector<Launch> launches;
   if (job.count == 0) return launches;
-  const int64_t per_unit = unit_tiles(job.block_size) * kTileBlocks;
+  const Unit unit = unit_of(Kernel::Dense, job.block_size);
+  const int64_t per_unit = unit.tiles * kTileBlocks;
   // A grid has up to 2^31 - 1 thread blocks.
   const int64_t at_once = kMaxUnits * per_unit;
   const int64_t size = static_cast<int64_t>(job.block_size) * job.block_size;
@@ -220,8 +242,8 @@ std::vector<Launch> plan(const DenseJob& job) {
     launches.push_back({Kernel::Dense,
                         job.block_size,
                         static_cast<uint32_t>(ceil_div(p.count, per_unit)),
-                        unit_threads(job.block_size),
-                        unit_shared_bytes(job.block_size),
+                        unit.threads,
+                        unit.shared_bytes,
                         {bytes, bytes + sizeof p}});
   }
   return launches;

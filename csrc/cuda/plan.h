@@ -12,7 +12,8 @@ namespace mbf::cuda {
 
 enum class Kernel : int32_t {
   Step,     // step alone
-  Run,      // any of update, invert and step
+  Run,      // any of update, invert and step; of blocks above kMaxThreadBlock, not invert
+  Refresh,  // invert, and update if both are due, of blocks above kMaxThreadBlock
   Damping,  // absolute damping from relative damping
   Apply,    // second pass of a rescaled step
   Dense,    // spd_inverse
@@ -27,7 +28,7 @@ enum class Kernel : int32_t {
 
 struct Launch {
   Kernel kernel;
-  int32_t block_size;  // chooses among the instances of Step, Run and Dense
+  int32_t block_size;  // chooses among the instances of a kernel
   uint32_t grid;
   uint32_t threads;
   uint32_t shared_bytes;  // dynamic

@@ -8,8 +8,7 @@ namespace mbf::cuda {
 template <>
 const void* team_kernel<MBF_TEAM_KIND>(Kernel kernel) {
   switch (kernel) {
-    case Kernel::Step: return reinterpret_cast<const void*>(&run_team_blocks<MBF_TEAM_KIND, true>);
-    case Kernel::Run: return reinterpret_cast<const void*>(&run_team_blocks<MBF_TEAM_KIND, false>);
+    case Kernel::Refresh: return reinterpret_cast<const void*>(&refresh_team_blocks<MBF_TEAM_KIND>);
     case Kernel::Dense: return reinterpret_cast<const void*>(&invert_team_matrices<MBF_TEAM_KIND>);
     default: return nullptr;
   }

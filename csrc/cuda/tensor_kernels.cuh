@@ -25,29 +25,20 @@ __global__ void __launch_bounds__(kTensorThreads)
   p.job.out[tensor.tensor] = fmax(damping * trace / tensor.elements, kLeast);
 }
 
-// The factor that gives a tensor's direction the target norm. Every thread block of the tensor
-// computes it from the sums that the first pass has stored; on a refresh the first one also stores
-// the new target.
+// The factor that gives a tensor's direction the target norm, from the norms that the first pass
+// has stored at its first tile. On a refresh the first thread block also stores the new target.
 __device__ __forceinline__ double scale_of_tensor(const ApplyHeader& job,
                                                   const ApplySegment& segment, bool first_unit) {
-  const TileNorms* norms = job.norms + segment.tensor_tile;
-  const int64_t step = static_cast<int64_t>(kTensorThreads) * job.norm_tiles;
-  double direction = 0;
-  double adam = 0;
-  for (int64_t i = threadIdx.x * job.norm_tiles; i < segment.tensor_tiles; i += step) {
-    direction += norms[i].direction;
-    if (job.refresh_targets) adam += norms[i].adam;
-  }
-  direction = sum_over_threads<kTensorThreads>(direction);
+  const TileNorms norms = job.norms[segment.tensor_tile];
   double target;
   if (job.refresh_targets) {
-    target = sqrt(sum_over_threads<kTensorThreads>(adam));
+    target = sqrt(norms.adam);
     const bool first = first_unit && segment.tile == segment.tensor_tile;
     if (first && threadIdx.x == 0) job.target_norms[segment.tensor] = target;
   } else {
     target = job.target_norms[job.target_per_tensor ? segment.tensor : 0];
   }
-  return direction > 0 ? target / sqrt(direction) : 0.0;
+  return norms.direction > 0 ? target / sqrt(norms.direction) : 0.0;
 }
 
 __global__ void __launch_bounds__(kTensorThreads)

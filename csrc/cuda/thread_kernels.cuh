@@ -11,6 +11,7 @@
 #include "../core/symmetric_product.h"
 #include "live_step.cuh"
 #include "natural.cuh"
+#include "tensor_norms.cuh"
 
 namespace mbf::cuda {
 
@@ -208,20 +209,19 @@ __device__ __forceinline__ void finish_tally(const RunHeader& job, const Segment
   job.tallies[at.tile] = {weight, weight > 0 ? sum / weight : 0.0};
 }
 
-// Stores the sums of a thread block at the first of its tiles.
+// Adds up the norms of a thread block, and those of its tensor.
 __device__ __forceinline__ void store_norms(const RunHeader& job, const Segment& segment,
                                             double direction, double adam) {
   __shared__ TileNorms sums[kWarps];
   const TileNorms own{sum_over_lanes<32>(direction), sum_over_lanes<32>(adam)};
   if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = own;
   __syncthreads();
-  if (threadIdx.x != 0) return;
   TileNorms all = sums[0];
   for (int warp = 1; warp < kWarps; ++warp) {
     all.direction += sums[warp].direction;
     all.adam += sums[warp].adam;
   }
-  job.norms[segment.tile + int64_t{blockIdx.x - segment.first_unit} * kThreadTiles] = all;
+  add_up_norms<kThreadBlockThreads, kThreadTiles>(job, segment, all);
 }
 
 // Updates M and W or, with target norms, M and P M. P is read from memory, even if it was just

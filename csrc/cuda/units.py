@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 FOLDER = Path(__file__).parent
 
@@ -19,6 +19,13 @@ class Team(NamedTuple):
     max_block: int  # the largest block size it serves
     lanes: int  # per team
     patches: int  # per lane
+
+
+class Pair(NamedTuple):
+    """One kind of pair: ``PairShape`` of size_classes.h."""
+
+    max_block: int  # the largest block size it serves
+    columns: int  # per lane
 
 
 class Unit(NamedTuple):
@@ -43,30 +50,35 @@ def parse_constant(text: str, name: str) -> int:
     return int(found[1])
 
 
-def parse_teams(text: str) -> tuple[Team, ...]:
-    """The table ``kTeams``.
+Row = TypeVar("Row", Pair, Team)
+
+
+def parse_table(text: str, row_type: type[Row]) -> tuple[Row, ...]:
+    """The table of ``PairShape`` or ``TeamShape``: ``kPairs`` or ``kTeams``.
 
     Raises:
-        ValueError: it is missing, or has rows other than three integers.
+        ValueError: it is missing, or its rows are not as many integers as the struct has members.
     """
-    shape = re.search(r"^struct TeamShape \{$(.*?)^\};$", text, re.MULTILINE | re.DOTALL)
+    kind = row_type.__name__
+    struct, name = f"{kind}Shape", f"k{kind}s"
+    shape = re.search(rf"^struct {struct} \{{$(.*?)^\}};$", text, re.MULTILINE | re.DOTALL)
     fields = tuple(re.findall(r"^\s*int (\w+);", shape[1], re.MULTILINE)) if shape else ()
-    if fields != Team._fields:
-        raise ValueError(f"struct TeamShape: expected the fields {Team._fields}, found {fields}")
+    if fields != row_type._fields:
+        raise ValueError(f"struct {struct}: expected the fields {row_type._fields}, found {fields}")
     table = re.search(
-        r"^constexpr TeamShape kTeams\[\] = \{$(.*?)^\};$", text, re.MULTILINE | re.DOTALL
+        rf"^constexpr {struct} {name}\[\] = \{{$(.*?)^\}};$", text, re.MULTILINE | re.DOTALL
     )
     if table is None:
-        raise ValueError("expected a table 'constexpr TeamShape kTeams[] = {...};', found none")
-    teams = []
+        raise ValueError(f"expected a table 'constexpr {struct} {name}[] = {{...}};', found none")
+    integers = ", ".join([r"(\d+)"] * len(fields))
+    wanted = integers.replace(r"(\d+)", "<integer>")
+    rows = []
     for line in filter(None, map(str.strip, table[1].splitlines())):
-        row = re.match(r"\{(\d+), (\d+), (\d+)\},", line)
+        row = re.match(rf"\{{{integers}\}},", line)
         if row is None:
-            raise ValueError(
-                f"kTeams: expected rows '{{<integer>, <integer>, <integer>}},', found {line!r}"
-            )
-        teams.append(Team(*map(int, row.groups())))
-    return tuple(teams)
+            raise ValueError(f"{name}: expected rows '{{{wanted}}},', found {line!r}")
+        rows.append(row_type(*map(int, row.groups())))
+    return tuple(rows)
 
 
 _JOB = (FOLDER.parent / "job.h").read_text()
@@ -78,19 +90,30 @@ MAX_THREAD_BLOCK = parse_constant(_SIZE_CLASSES, "kMaxThreadBlock")
 THREAD_TILES = parse_constant(_SIZE_CLASSES, "kThreadTiles")
 PATCH = parse_constant(_SIZE_CLASSES, "kPatch")
 TENSOR_THREADS = parse_constant(_SIZE_CLASSES, "kTensorThreads")
-TEAMS = parse_teams(_SIZE_CLASSES)
+PAIR_TILES = parse_constant(_SIZE_CLASSES, "kPairTiles")
+PAIRS = parse_table(_SIZE_CLASSES, Pair)
+TEAMS = parse_table(_SIZE_CLASSES, Team)
 # Threads of the kernels on blocks that rows share: of steps and of updates.
 _SHARED = (FOLDER / "shared_parameters.h").read_text()
 SHARED_STEP_THREADS = parse_constant(_SHARED, "kStepThreads")
 SHARED_UPDATE_THREADS = parse_constant(_SHARED, "kUpdateThreads")
 
 
+def _sizes(table: tuple[Pair, ...] | tuple[Team, ...], kind: int) -> tuple[int, ...]:
+    first = (table[kind - 1].max_block if kind else MAX_THREAD_BLOCK) + 1
+    return tuple(range(first, table[kind].max_block + 1))
+
+
+def _pair_unit(kind: int) -> Unit:
+    blocks = PAIR_TILES * TILE_BLOCKS
+    define = f"MBF_PAIR_KIND={kind}"
+    return Unit("pair_instance.cu", define, _sizes(PAIRS, kind), 32 * PAIR_TILES, blocks)
+
+
 def _team_unit(kind: int) -> Unit:
-    team = TEAMS[kind]
-    first = (TEAMS[kind - 1].max_block if kind else MAX_THREAD_BLOCK) + 1
-    sizes = tuple(range(first, team.max_block + 1))
-    threads = team.lanes * TILE_BLOCKS
-    return Unit("team_instance.cu", f"MBF_TEAM_KIND={kind}", sizes, threads, TILE_BLOCKS)
+    threads = TEAMS[kind].lanes * TILE_BLOCKS
+    define = f"MBF_TEAM_KIND={kind}"
+    return Unit("team_instance.cu", define, _sizes(TEAMS, kind), threads, TILE_BLOCKS)
 
 
 def _thread_unit(size: int) -> Unit:
@@ -101,32 +124,50 @@ def _thread_unit(size: int) -> Unit:
 TENSOR_UNIT = Unit("tensor_kernels.cu", "", (), TENSOR_THREADS, 0)
 # Its kernels have different numbers of threads.
 SHARED_UNIT = Unit("shared_kernels.cu", "", (), SHARED_UPDATE_THREADS, 0)
+PAIR_UNITS = tuple(_pair_unit(kind) for kind in range(len(PAIRS)))
 TEAM_UNITS = tuple(_team_unit(kind) for kind in range(len(TEAMS)))
 THREAD_UNITS = tuple(_thread_unit(size) for size in range(1, MAX_THREAD_BLOCK + 1))
-KERNEL_UNITS = (TENSOR_UNIT, SHARED_UNIT, *TEAM_UNITS, *THREAD_UNITS)
+KERNEL_UNITS = (TENSOR_UNIT, SHARED_UNIT, *PAIR_UNITS, *TEAM_UNITS, *THREAD_UNITS)
 
 # What nvcc compiles, as (source, define).
 TRANSLATION_UNITS = (("launch.cu", ""), *((unit.source, unit.define) for unit in KERNEL_UNITS))
 
 
-def unit_of(block_size: int) -> Unit:
-    """The unit whose kernels serve blocks of this size.
+def step_unit(block_size: int) -> Unit:
+    """The unit that updates and steps blocks of this size.
 
     Raises:
         ValueError: no kernel serves them.
     """
-    for unit in (*THREAD_UNITS, *TEAM_UNITS):
+    return _unit_of(block_size, (*THREAD_UNITS, *PAIR_UNITS))
+
+
+def inverse_unit(block_size: int) -> Unit:
+    """The unit that inverts blocks of this size.
+
+    Raises:
+        ValueError: no kernel serves them.
+    """
+    return _unit_of(block_size, (*THREAD_UNITS, *TEAM_UNITS))
+
+
+def _unit_of(block_size: int, among: tuple[Unit, ...]) -> Unit:
+    for unit in among:
         if block_size in unit.sizes:
             return unit
     raise ValueError(f"block_size: expected 1 to {MAX_BLOCK}, got {block_size}")
 
 
-def dynamic_shared_bytes(block_size: int) -> int:
-    """Of a launch for blocks of this size: ``TeamMemory`` of parameters.h."""
-    if block_size <= MAX_THREAD_BLOCK:
-        return 0
-    padded = -(-block_size // PATCH) * PATCH
-    stage = TILE_BLOCKS * (block_size | 1)
-    rows = PATCH * padded * (TILE_BLOCKS + 1)
-    columns = TILE_BLOCKS * (padded + PATCH)
-    return 4 * (rows + 2 * columns + 3 * stage)
+def dynamic_shared_bytes(unit: Unit, block_size: int) -> int:
+    """Of a launch of this unit for blocks of this size: ``unit_of`` of plan.cpp."""
+    if unit in PAIR_UNITS:
+        quads = -(-block_size // 4) | 1
+        return 4 * PAIR_TILES * TILE_BLOCKS * 4 * quads
+    if unit in TEAM_UNITS:
+        team = TEAMS[TEAM_UNITS.index(unit)]
+        slots = (team.lanes + team.patches + 1) * (PATCH * PATCH + 4)
+        memory = TILE_BLOCKS * (slots + (16 if team.lanes < 8 else 0))
+        padded = -(-block_size // PATCH) * PATCH
+        chunk = min(padded * (padded + 1) // 2, 528)
+        return 4 * max(memory, (TILE_BLOCKS + 1) * chunk)
+    return 0

@@ -159,7 +159,10 @@ std::vector<Launch>* plan_shared_update(const SharedUpdate* job, double* scratch
 }
 int64_t shared_step_room(const SharedStep* job) { return mbf::cuda::scratch_room(*job); }
 int64_t shared_update_room(const SharedUpdate* job) { return mbf::cuda::scratch_room(*job); }
-// The kind of team that serves blocks of this size; -1 where one thread does.
+// The kinds of pair and team that serve blocks of this size; -1 where one thread does.
+int32_t pair_kind(int32_t block_size) {
+  return block_size <= mbf::cuda::kMaxThreadBlock ? -1 : mbf::cuda::pair_kind(block_size);
+}
 int32_t team_kind(int32_t block_size) {
   return block_size <= mbf::cuda::kMaxThreadBlock ? -1 : mbf::cuda::team_kind(block_size);
 }

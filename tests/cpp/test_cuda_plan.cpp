@@ -139,20 +139,31 @@ int count(const std::vector<Launch>& launches, Kernel kernel) {
   return n;
 }
 
-int unit_tiles_of(int d) { return d <= kMaxThreadBlock ? kThreadTiles : 1; }
+// Tiles per thread block of a kernel that updates or steps, and of one that inverts.
+int unit_tiles_of(int d) { return d <= kMaxThreadBlock ? kThreadTiles : kPairTiles; }
+int inverse_tiles_of(int d) { return d <= kMaxThreadBlock ? kThreadTiles : 1; }
+
+Kernel inverting(int d) { return d <= kMaxThreadBlock ? Kernel::Run : Kernel::Refresh; }
 
 void test_ordinary_lists() {
   for (int d = 1; d <= kMaxBlock; ++d) {
     Example example(d, {17, 0, 1, 16, 4000});
     const auto launches = example.launches();
-    CHECK(launches.size() == 1, "d=%d: %zu launches", d, launches.size());
-    CHECK(launches[0].kernel == Kernel::Run, "d=%d", d);
-    CHECK(launches[0].shared_bytes <= 48u << 10, "d=%d: %u bytes", d, launches[0].shared_bytes);
-    CHECK(launches[0].threads % 32 == 0 && launches[0].threads <= 512, "d=%d", d);
+    CHECK(launches.size() == (d <= kMaxThreadBlock ? 1 : 2), "d=%d: %zu launches", d,
+          launches.size());
+    CHECK(launches[0].kernel == inverting(d), "d=%d", d);
+    for (const Launch& launch : launches) {
+      CHECK(launch.shared_bytes <= 48u << 10, "d=%d: %u bytes", d, launch.shared_bytes);
+      CHECK(launch.threads % 32 == 0 && launch.threads <= 512, "d=%d", d);
+    }
     const TileRange all{0, example.starts.back()};
-    const auto found =
-        check_segments<RunParameters>(example, launches, Kernel::Run, unit_tiles_of(d), all);
+    auto found =
+        check_segments<RunParameters>(example, launches, inverting(d), inverse_tiles_of(d), all);
     CHECK(found == total_blocks(example), "d=%d: %ld blocks", d, static_cast<long>(found));
+    if (d > kMaxThreadBlock) {
+      found = check_segments<RunParameters>(example, launches, Kernel::Step, unit_tiles_of(d), all);
+      CHECK(found == total_blocks(example), "d=%d: %ld blocks", d, static_cast<long>(found));
+    }
     const auto& p = parameters<RunParameters>(launches[0]);
     for (uint32_t i = 0; i < p.count; ++i) {
       const Segment& segment = entries(p)[i];
@@ -197,7 +208,7 @@ void test_ranges() {
     job.invert = {2, 8};
     const auto launches = example.launches();
     const auto found =
-        check_segments<RunParameters>(example, launches, Kernel::Run, unit_tiles_of(d), {1, 8});
+        check_segments<RunParameters>(example, launches, inverting(d), inverse_tiles_of(d), {1, 8});
     // The last 24 blocks of the first tensor, all of the third, the first tile of the last.
     CHECK(found == 24 + 50 + 16, "d=%d: %ld blocks", d, static_cast<long>(found));
     job.step = true;
@@ -215,18 +226,22 @@ void test_more_tensors_than_a_launch_holds() {
     CHECK(damping_room(example.job) == 5000, "room for damping");
     const auto launches = example.launches();
     const TileRange all{0, example.starts.back()};
-    // The update is a pass of its own; the inversion uses the damping that follows from it.
-    CHECK(count(launches, Kernel::Run) == 24, "%d run", count(launches, Kernel::Run));
-    std::vector<Launch> first, second;
-    for (const Launch& launch : launches) {
-      if (launch.kernel != Kernel::Run) continue;
-      (parameters<RunParameters>(launch).job.step ? second : first).push_back(launch);
-    }
-    for (const auto& pass : {first, second}) {
-      const auto found =
-          check_segments<RunParameters>(example, pass, Kernel::Run, unit_tiles_of(d), all);
+    // The update is a pass of its own; the inversion uses the damping that follows from it. The
+    // step of large blocks is another pass.
+    const auto pass = [&](Kernel kernel, bool updates, bool steps, int tiles) {
+      std::vector<Launch> chosen;
+      for (const Launch& launch : launches) {
+        if (launch.kernel != kernel) continue;
+        const RunHeader& job = parameters<RunParameters>(launch).job;
+        if (!job.update.empty() == updates && job.step == steps) chosen.push_back(launch);
+      }
+      CHECK(chosen.size() == 12, "%zu launches", chosen.size());
+      const auto found = check_segments<RunParameters>(example, chosen, kernel, tiles, all);
       CHECK(found == 5000 * 33, "%ld blocks", static_cast<long>(found));
-    }
+    };
+    pass(Kernel::Run, true, false, unit_tiles_of(d));
+    pass(inverting(d), false, d == 9, inverse_tiles_of(d));
+    if (d == 25) pass(Kernel::Step, false, true, unit_tiles_of(d));
     const auto applied = check_segments<ApplyParameters>(example, launches, Kernel::Apply,
                                                          ceil_div(8192, kTileBlocks * d), all);
     CHECK(applied == 5000 * 33, "%ld blocks", static_cast<long>(applied));
@@ -252,6 +267,7 @@ void test_tensors_beyond_31_bits() {
     const int64_t huge = (int64_t{1} << 33) + 5;
     Example example(d, {3, huge, 17});
     example.with_targets();
+    example.job.invert = {};
     const auto launches = example.launches();
     const TileRange all{0, example.starts.back()};
     const auto found =
@@ -261,25 +277,33 @@ void test_tensors_beyond_31_bits() {
                                                          ceil_div(8192, kTileBlocks * d), all);
     CHECK(applied == huge + 20, "d=%d: %ld blocks", d, static_cast<long>(applied));
     for (const Launch& launch : launches) {
+      if (launch.kernel != Kernel::Run) continue;
+      const auto& p = parameters<RunParameters>(launch);
+      for (uint32_t i = 0; i < p.count; ++i) {
+        // All thread blocks of a tensor add up its norms, whatever its segments and launches.
+        const Segment& segment = entries(p)[i];
+        const int64_t tiles = example.starts[segment.tensor + 1] - example.starts[segment.tensor];
+        CHECK(segment.tensor_units == ceil_div(tiles, unit_tiles_of(d)), "segment %u", i);
+        CHECK(segment.block / kTileBlocks % unit_tiles_of(d) == 0, "segment %u", i);
+      }
+    }
+    for (const Launch& launch : launches) {
       if (launch.kernel != Kernel::Apply) continue;
       const auto& p = parameters<ApplyParameters>(launch);
       for (uint32_t i = 0; i < p.count; ++i) {
         const ApplySegment& segment = entries(p)[i];
         const int64_t t = segment.tensor;
-        CHECK(segment.tensor_tile == example.starts[t] &&
-                  segment.tensor_tiles == example.starts[t + 1] - example.starts[t],
-              "the norm of tensor %ld is over all of it", static_cast<long>(t));
-        // The first pass stores norms where its thread blocks begin.
-        CHECK((segment.tile - segment.tensor_tile) % unit_tiles_of(d) == 0, "segment %u", i);
+        CHECK(segment.tensor_tile == example.starts[t], "the norm of tensor %ld",
+              static_cast<long>(t));
       }
     }
   }
   // More thread blocks than a grid has.
   Example many(25, std::vector<int64_t>(4, int64_t{1} << 34));
   const auto launches = many.launches();
-  CHECK(count(launches, Kernel::Run) > 1, "%zu launches", launches.size());
+  CHECK(count(launches, Kernel::Refresh) > 1, "%zu launches", launches.size());
   const auto found =
-      check_segments<RunParameters>(many, launches, Kernel::Run, 1, {0, many.starts.back()});
+      check_segments<RunParameters>(many, launches, Kernel::Refresh, 1, {0, many.starts.back()});
   CHECK(found == int64_t{1} << 36, "%ld blocks", static_cast<long>(found));
 }
 
@@ -320,7 +344,7 @@ void test_strides() {
 
 void test_dense() {
   for (int d : {9, 25}) {
-    const int64_t per_unit = unit_tiles_of(d) * kTileBlocks;
+    const int64_t per_unit = inverse_tiles_of(d) * kTileBlocks;
     for (int64_t matrices : {int64_t{1}, per_unit, per_unit + 1, int64_t{1} << 39}) {
       const auto launches = plan(DenseJob{d, false, matrices, nullptr, nullptr, nullptr, 0.25});
       int64_t found = 0;

@@ -172,6 +172,32 @@ def test_number_of_launches_of_a_step(cuda_backend):
         assert [name for name, _ in cuda_backend.launches] == kernels, what
 
 
+def test_launches_of_blocks_too_large_for_one_thread(cuda_backend):
+    """Their inverses are a launch of their own, which does an update on the way."""
+    blocks, params, grads, momenta = make([(5, 14)] * 3, 14)
+    targets = torch.ones(3, dtype=torch.float64)
+    rescaled = {"target_norms": targets, "refresh_target_norms": True}
+    expected = {
+        "plain": (["Step"], {"update": False, "invert": False}),
+        "update": (["Run"], {"invert": False}),
+        "invert": (["Refresh", "Step"], {"update": False}),
+        "fused": (["Refresh", "Step"], {}),
+        "relative": (["Run", "Damping", "Refresh", "Step"], {"relative_damping": True}),
+        "all": (
+            ["Run", "Damping", "Refresh", "Run", "Apply"],
+            {"relative_damping": True, **rescaled},
+        ),
+    }
+    for what, (kernels, options) in expected.items():
+        cuda_backend.launches.clear()
+        blocks.fused_step_(params, grads, momenta, lr=0.1, damping=0.5, **options)
+        assert [name for name, _ in cuda_backend.launches] == kernels, what
+    cuda_backend.launches.clear()
+    blocks.update_(grads, 0.5)
+    blocks.invert_(0.5)
+    assert [name for name, _ in cuda_backend.launches] == ["Run", "Refresh"]
+
+
 def test_more_tensors_than_one_launch_takes(cuda_backend):
     blocks, params, grads, momenta = make([(1 + i % 3, 9) for i in range(1000)], 9)
     targets = torch.linspace(0.5, 2.0, 1000)

@@ -60,9 +60,13 @@ CPU = torch.device("cpu")
 BRAIN, HALF, SINGLE = torch.bfloat16, torch.float16, torch.float32
 
 THREAD_SIZES = tuple(range(1, units.MAX_THREAD_BLOCK + 1))
-# The first and last size of every kind of team, and some in between.
-TEAM_ENDS = {size for unit in units.TEAM_UNITS for size in (unit.sizes[0], unit.sizes[-1])}
-SIZES = sorted({*THREAD_SIZES, *TEAM_ENDS, 16, 25, 49, 62})
+# The first and last size of every kind of pair and team, and some in between.
+ENDS = {
+    size
+    for unit in (*units.PAIR_UNITS, *units.TEAM_UNITS)
+    for size in (unit.sizes[0], unit.sizes[-1])
+}
+SIZES = sorted({*THREAD_SIZES, *ENDS, 16, 25, 49, 62})
 # Some sizes of each kind, where testing every size would take too long.
 TYPICAL = (4, 9, 14)
 
@@ -87,7 +91,8 @@ def test_fused_steps_of_every_size(cuda_backend, d):
             target_norms=torch.arange(1.0, 6.0) if k == 2 else None,
         )
     names = [name for name, _ in cuda_backend.launches]
-    assert names == ["Run", "Step", "Run", "Apply"]
+    refresh = ["Run"] if d in THREAD_SIZES else ["Refresh", "Step"]
+    assert names == [*refresh, "Step", *refresh, "Apply"]
 
 
 @pytest.mark.parametrize("d", SIZES)

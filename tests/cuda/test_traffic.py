@@ -1,4 +1,4 @@
-"""The memory traffic of the compiled CUDA kernels for blocks of nine.
+"""The memory traffic of the compiled CUDA kernels, above all those for blocks of nine.
 
 The traffic is compared with the byte model of the benchmarks: every element of a block is moved
 once, in whole sectors of memory. Launch parameters do not count.
@@ -108,3 +108,20 @@ def test_rescaled_step(case, recorded):
     check(first, [directions], 0, VECTOR)
     check(second, [directions], VECTOR, 0)
     check(second, params, VECTOR, VECTOR)
+
+
+@pytest.mark.parametrize(("d", "repeated"), [(25, 0.3), (64, 0.02)])
+def test_a_step_of_large_blocks_reads_its_inverses_once(d, repeated, cuda_backend, recorded):
+    """What threads read again, for rows that pad the last four, is in the cache: few elements."""
+    blocks, params, grads, momenta = make([(n, d) for n in COUNTS], d)
+    blocks.step_(params, grads, momenta, lr=0.1)
+    (traffic,) = recorded()
+    inverses = traffic.within(blocks._state.inverse).of(LOAD)
+    assert inverses.distinct_bytes == BLOCKS * byte_model.triangle_bytes(d)
+    assert inverses.bytes <= (1 + repeated) * inverses.distinct_bytes
+    assert SECTOR * inverses.sectors <= (1 + repeated) * inverses.distinct_bytes
+    for tensors, kinds in ((grads, [LOAD]), (momenta, [LOAD, STORE]), (params, [LOAD, STORE])):
+        for kind in kinds:
+            moved = traffic.within(*tensors).of(kind)
+            assert moved.bytes == moved.distinct_bytes == SECTOR * moved.sectors == BLOCKS * 4 * d
+    assert traffic.of(STORE).bytes == BLOCKS * 8 * d

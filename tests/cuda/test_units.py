@@ -4,6 +4,7 @@ import shutil
 from ctypes import byref, c_void_p
 
 import pytest
+import torch
 
 from csrc.cuda import units
 from mbf_kernels.layout import TileLayout
@@ -21,6 +22,13 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ 
 
 HEADER = """
 constexpr int kPatch = 4;  // a comment
+struct PairShape {
+  int max_block;
+  int columns;
+};
+constexpr PairShape kPairs[] = {
+    {64, 32},
+};
 struct TeamShape {
   int max_block;  // another
   int lanes;
@@ -44,12 +52,27 @@ def first_launch(planned):
 @needs_compiler
 @pytest.mark.parametrize("d", range(1, units.MAX_BLOCK + 1))
 def test_the_plan_launches_the_unit_of_a_size(d):
-    unit = units.unit_of(d)
+    unit = units.inverse_unit(d)
     kind = plan_library().team_kind(d)
     assert unit == (units.THREAD_UNITS[d - 1] if kind == -1 else units.TEAM_UNITS[kind])
     launch = first_launch(plan_library().plan_dense(byref(DenseJob(block_size=d, count=1000))))
     grid = -(-1000 // unit.blocks)
-    assert launch == ("Dense", grid, unit.threads, units.dynamic_shared_bytes(d))
+    assert launch == ("Dense", grid, unit.threads, units.dynamic_shared_bytes(unit, d))
+
+
+@needs_compiler
+@pytest.mark.parametrize("d", range(1, units.MAX_BLOCK + 1))
+def test_the_plan_steps_with_the_unit_of_a_size(d):
+    unit = units.step_unit(d)
+    kind = plan_library().pair_kind(d)
+    assert unit == (units.THREAD_UNITS[d - 1] if kind == -1 else units.PAIR_UNITS[kind])
+    layout = TileLayout(d, (1000,)).table
+    job = CudaOnCpu._new_job(d, layout)
+    job.step, views = True, CudaOnCpu._views([torch.empty(1000, d)], d)
+    job.params = job.grads = job.momenta = views
+    launch = first_launch(plan_library().plan_tiles(byref(job), None))
+    grid = -(-1000 // unit.blocks)
+    assert launch == ("Step", grid, unit.threads, units.dynamic_shared_bytes(unit, d))
 
 
 @needs_compiler
@@ -64,8 +87,9 @@ def test_the_plan_launches_the_unit_for_whole_tensors():
 
 
 def test_every_size_has_exactly_one_unit():
-    served = [size for unit in units.KERNEL_UNITS for size in unit.sizes]
-    assert sorted(served) == list(range(1, units.MAX_BLOCK + 1))
+    for larger in (units.PAIR_UNITS, units.TEAM_UNITS):
+        served = [size for unit in (*units.THREAD_UNITS, *larger) for size in unit.sizes]
+        assert served == list(range(1, units.MAX_BLOCK + 1))
     assert len(set(units.TRANSLATION_UNITS)) == 1 + len(units.KERNEL_UNITS)
     for source, _ in units.TRANSLATION_UNITS:
         assert (units.FOLDER / source).is_file()
@@ -73,13 +97,15 @@ def test_every_size_has_exactly_one_unit():
 
 @pytest.mark.parametrize("size", [0, units.MAX_BLOCK + 1])
 def test_a_size_without_a_kernel_is_refused(size):
-    with pytest.raises(ValueError, match=f"expected 1 to {units.MAX_BLOCK}, got {size}"):
-        units.unit_of(size)
+    for find in (units.step_unit, units.inverse_unit):
+        with pytest.raises(ValueError, match=f"expected 1 to {units.MAX_BLOCK}, got {size}"):
+            find(size)
 
 
 def test_constants_and_teams_are_read_from_a_header():
     assert units.parse_constant(HEADER, "kPatch") == 4
-    assert units.parse_teams(HEADER) == ((20, 16, 1), (64, 32, 5))
+    assert units.parse_table(HEADER, units.Pair) == ((64, 32),)
+    assert units.parse_table(HEADER, units.Team) == ((20, 16, 1), (64, 32, 5))
 
 
 def test_a_constant_that_cannot_be_read_is_refused():
@@ -97,4 +123,4 @@ def test_a_constant_that_cannot_be_read_is_refused():
 )
 def test_a_table_that_cannot_be_read_is_refused(old, new, message):
     with pytest.raises(ValueError, match=message):
-        units.parse_teams(HEADER.replace(old, new))
+        units.parse_table(HEADER.replace(old, new), units.Team)

@@ -32,7 +32,7 @@ from tests.support import cuda_build, shared_jobs
 from tests.support.shared_jobs import FORMATS, PerTensor
 
 KERNELS = (
-    *("Step", "Run", "Damping", "Apply", "Dense"),
+    *("Step", "Run", "Refresh", "Damping", "Apply", "Dense"),
     *("SharedStep", "SharedFirst", "SharedScale", "SharedApply", "SharedUpdate", "SharedAverage"),
 )
 # The kernels whose names do not depend on a size, and their units.
@@ -149,13 +149,13 @@ def kernel_of(name, block_size, counting=False):
     if name in SYMBOLS:
         unit, symbol = SYMBOLS[name]
         return cuda_build.module(unit, counting).kernel(symbol)
-    unit = units.unit_of(block_size)
-    stem = "thread" if unit in units.THREAD_UNITS else "team"
-    instance = unit.define.split("=")[1]
+    find = units.step_unit if name in ("Step", "Run") else units.inverse_unit
+    unit = find(block_size)
     symbol = {
-        "Step": f"run_{stem}_blocksILi{instance}ELb1E",
-        "Run": f"run_{stem}_blocksILi{instance}ELb0E",
-        "Dense": f"invert_{stem}_matrices",
+        "Step": "ELb1E",
+        "Run": "ELb0E",
+        "Refresh": "refresh_team_blocks",
+        "Dense": "_matrices",
     }[name]
     return cuda_build.module(unit, counting).kernel(symbol)
 
