@@ -19,6 +19,7 @@ LOOKS: dict[str, tuple[str, Dashes]] = {
     "mbf": ("#000000", "-"),
     "mbf-true": ("#0060ad", "--"),
     "mbf-cnn-avg": ("#7a4fa3", "-."),
+    "mbf-filter": ("#1a9c9c", "-."),
     "mbf-scale-free": ("#d6279a", "-"),
     "adam": ("#c1440e", "--"),
     "sgd-m": ("#8c8c8c", "-."),

@@ -22,6 +22,7 @@ from .store import Json
 from .tuning import GridPoint, point_of
 
 DPI = 130
+ABOVE = 1.5  # times the largest mean, in the curves of runs that diverged
 LANDSCAPES_IN_A_ROW = 3
 MANY_RATES = 6  # beyond that, figures stand upright in their cells
 Row = tuple[str, str, Callable[[float], float] | None]  # column, label, change of the values
@@ -34,7 +35,8 @@ def write_curves(
     """Training above test, over epochs on the left and over time on the right.
 
     Lines are means over seeds, bands reach one standard deviation either way. A run that diverged
-    is a line of its own, thin and ending with a cross, and no part of the mean.
+    is a line of its own, thin and ending with a cross, and no part of the mean; it is cut off above
+    the others.
     """
     figure, panels = plt.subplots(2, 2, figsize=(12, 8), layout="constrained", sharex="col")
     upper: Row = ("train_loss", "training loss", None)
@@ -43,8 +45,9 @@ def write_curves(
         lower = ("test_accuracy", "validation error, %", lambda share: 100.0 * (1.0 - share))
     for row, (column, label, change) in zip(panels, (upper, lower), strict=True):
         for axes, (x, _) in zip(row, AXES, strict=True):
+            ceiling = _ceiling(groups, column)
             for group in groups:
-                _draw(axes, group, x, column, change)
+                _draw(axes, group, x, column, change, ceiling)
             axes.grid(True, color="0.88")
             _log_scale(axes)
         row[0].set_ylabel(label)
@@ -56,8 +59,19 @@ def write_curves(
     plt.close(figure)
 
 
+def _ceiling(groups: Sequence[Group], column: str) -> float:
+    """Where runs that diverged are cut off, since they would hide all others."""
+    shown = [value for group in groups for value in group.mean(column)]
+    return ABOVE * max(filter(math.isfinite, shown), default=math.inf)
+
+
 def _draw(
-    axes: Any, group: Group, x: str, column: str, change: Callable[[float], float] | None
+    axes: Any,
+    group: Group,
+    x: str,
+    column: str,
+    change: Callable[[float], float] | None,
+    ceiling: float,
 ) -> None:
     places, middle, spread = group.mean(x), group.mean(column), group.deviation(column)
     if change is not None:
@@ -73,7 +87,7 @@ def _draw(
     for record in group.diverged:
         points = record["result"]["points"]
         pairs = zip(points[x], points[column], strict=True)
-        known = [(place, value) for place, value in pairs if value is not None]
+        known = [(place, min(value, ceiling)) for place, value in pairs if value is not None]
         if not known:
             continue
         values = [value if change is None else change(value) for _, value in known]

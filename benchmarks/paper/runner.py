@@ -62,7 +62,8 @@ class Point:
     Attributes:
         share: the share of the budget that was used.
         seconds: the time of the training so far, with the warm start and without evaluations.
-        train_loss: the mean loss of the batches since the point before, each before its step.
+        train_loss: the mean loss of the batches since the point before, each before its step. The
+            last point, if few batches are left for it, takes as many as the others have.
     """
 
     epoch: float
@@ -166,6 +167,7 @@ class _Run:
         self.clock = Clock(device)
         self.result = Result()
         self.losses: list[float] = []  # since the last point
+        self.earlier_losses: list[float] = []  # of that point
         self.rates = [float(group["lr"]) for group in stepper.optimizer.param_groups]
         per_epoch = problem.steps_per_epoch
         self.last_step = (
@@ -241,6 +243,9 @@ class _Run:
 
     def _add_point(self) -> None:
         test_loss, accuracy = self.problem.test(self.stepper.model)
+        losses = self.losses
+        if 2 * len(losses) < self.point_every:  # the end of a run, and too few for a mean
+            losses = (self.earlier_losses + losses)[-self.point_every :]
         steps = self.result.steps
         self.result.points.append(
             Point(
@@ -248,9 +253,9 @@ class _Run:
                 step=steps,
                 share=self.share,
                 seconds=self.clock.seconds,
-                train_loss=fmean(self.losses),
+                train_loss=fmean(losses),
                 test_loss=test_loss,
                 test_accuracy=accuracy,
             )
         )
-        self.losses.clear()
+        self.earlier_losses, self.losses = losses, []

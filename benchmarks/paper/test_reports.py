@@ -6,7 +6,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from rich.console import Console
 
 from .groups import Group, by_method
@@ -167,3 +169,20 @@ def test_a_curve_that_is_empty_or_not_finite_does_not_spoil_the_picture(
     only_diverged = [("MBF", records[:1])]
     write_landscapes(tmp_path / "grid.png", autoencoder, only_diverged, "here")
     assert (tmp_path / "grid.png").stat().st_size > 0
+
+
+def test_runs_that_diverged_are_cut_off_above_the_others(
+    autoencoder: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[float] = []
+    plot = Axes.plot
+
+    def watched(axes: Axes, x: Any, y: Any, **look: Any) -> Any:
+        drawn.extend(np.atleast_1d(y))
+        return plot(axes, x, y, **look)
+
+    monkeypatch.setattr(Axes, "plot", watched)
+    records = [_record("mbf", [4.0, 1e9], end="diverged"), _record("mbf", [6.0, 5.0])]
+    write_curves(tmp_path / "x.png", autoencoder, by_method(records, autoencoder), "here")
+    assert max(drawn) == 9.0
+    assert 4.0 in drawn

@@ -298,3 +298,12 @@ def test_points_are_written_as_lists() -> None:
     assert content["points"]["test_loss"] == [None]
     assert content["points"]["step"] == [5]
     assert content["end"] == "finished"
+
+
+def test_the_last_point_has_as_many_batches_as_the_others() -> None:
+    """Ten steps an epoch and a point every five: the last two of twelve would be too few."""
+    result = _train("sgd-m", Settings(lr=1e-2), epochs=1.2, points=2)
+    losses = _by_hand(2, 0, [1e-2] * 20)
+    assert [point.step for point in result.points] == [5, 10, 12]
+    means = [sum(losses[first : first + 5]) / 5 for first in (0, 5, 7)]
+    assert [point.train_loss for point in result.points] == pytest.approx(means)
