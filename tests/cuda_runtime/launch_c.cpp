@@ -39,7 +39,8 @@ constexpr int kKernels = static_cast<int>(Kernel::SharedAverage) + 1;
 constexpr uint64_t parameter_bytes(Kernel kernel) {
   switch (kernel) {
     case Kernel::Step:
-    case Kernel::Run: return sizeof(RunParameters);
+    case Kernel::Run:
+    case Kernel::Refresh: return sizeof(RunParameters);
     case Kernel::Damping: return sizeof(DampingParameters);
     case Kernel::Apply: return sizeof(ApplyParameters);
     case Kernel::Dense: return sizeof(DenseParameters);
@@ -69,6 +70,10 @@ namespace mbf::cuda {
 template <int BlockSize>
 const void* thread_kernel(Kernel kernel) {
   return view_of<0, BlockSize>("thread", kernel);
+}
+template <int Kind>
+const void* pair_kernel(Kernel kernel) {
+  return view_of<4, Kind>("pair", kernel);
 }
 template <int Kind>
 const void* team_kernel(Kernel kernel) {

@@ -86,12 +86,16 @@ def test_launches_have_the_grids_and_the_parameters_of_the_plan(host):
     assert [launched.kernel for launched in host.runtime.launched] == ["Step", "Apply"]
 
 
-@pytest.mark.parametrize("d", [1, 9, 12, 13, 20, 21, 36, 37, 52, 53, 64])
-def test_a_block_size_has_the_kernel_compiled_for_it(host, d):
+DEFINES = {"thread": "MBF_BLOCK_SIZE", "pair": "MBF_PAIR_KIND", "team": "MBF_TEAM_KIND"}
+
+
+@pytest.mark.parametrize("d", [1, 9, 12, 13, 16, 17, 28, 29, 32, 33, 52, 53, 64])
+def test_a_block_size_has_the_kernels_compiled_for_it(host, d):
     host.cpp.launch(host.dense(d), 0, 0)
-    (launched,) = host.runtime.launched
-    defines = {"thread": "MBF_BLOCK_SIZE", "team": "MBF_TEAM_KIND"}
-    assert units.unit_of(d).define == f"{defines[launched.family]}={launched.index}"
+    host.cpp.launch(host.rescaled_step(d), 0, 0)
+    inverse, step, _ = host.runtime.launched
+    for launched, unit in ((inverse, units.inverse_unit(d)), (step, units.step_unit(d))):
+        assert unit.define == f"{DEFINES[launched.family]}={launched.index}"
 
 
 def test_the_plan_may_be_freed_before_a_launch_is_executed(host):
