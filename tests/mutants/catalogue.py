@@ -304,7 +304,7 @@ TRITON = (
         "mbf_kernels/backends/triton/tensor_sums.py",
         'sem="acq_rel"',
         'sem="relaxed"',
-        (TRITON_PTX, "-k", "TestSm80 and target_norms"),
+        (TRITON_PTX, "-k", "TestSm80 and several_programs"),
     ),
     Mutant(
         "triton-norms-without-barrier",
@@ -312,7 +312,7 @@ TRITON = (
         "mbf_kernels/backends/triton/tensor_sums.py",
         "    items = tl.load(spans + 2 * tensor + 1)\n    tl.debug_barrier()\n",
         "    items = tl.load(spans + 2 * tensor + 1)\n",
-        (TRITON_PTX, "-k", "TestSm80 and target_norms"),
+        (TRITON_PTX, "-k", "TestSm80 and several_programs"),
     ),
     Mutant(
         "triton-ticket-kept",

@@ -123,6 +123,13 @@ def test_target_norms(d):
 
 
 @on_sm_80
+@pytest.mark.parametrize(("d", "counts"), [(3, (300, 17)), (12, (150,))])
+def test_norms_of_tensors_that_several_programs_step(d, counts):
+    """The last program of a tensor adds up what the others have stored."""
+    cases.check_target_norms(reach, d, counts=counts)
+
+
+@on_sm_80
 def test_controls_replace_the_host_values():
     cases.check_controls(reach, 3, counts=(17, 40))
 
