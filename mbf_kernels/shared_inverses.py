@@ -18,7 +18,7 @@ from .shared_state import SharedState
 
 LEAST_RELATIVE_DAMPING = 1e-30
 # torch.linalg does not say that it exports it.
-_LinAlgError: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+_LinAlgError: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]  # torch does not say that it is public
 
 # Takes matrices (n, d, d), which it may overwrite, and what is to be added to the diagonal of each;
 # returns another matrix for each, and info.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -11,11 +10,10 @@ from torch import Tensor
 import mbf_kernels as mk
 
 from .checkpoints import States
-from .curvature import Curvature, finite_blocks
-from .engine import Cohort, Shapes
+from .curvature import finite_blocks
+from .engine import Shapes
 from .layers import Layer
 from .matrix_engine import MatrixEngine
-from .options import ParamGroup, damping_of, momentum_of, signed
 
 
 class BlockEngine(MatrixEngine):
@@ -49,39 +47,6 @@ class BlockEngine(MatrixEngine):
     def _present(self) -> list[bool]:
         return [p.grad is not None for p in self.params]
 
-    def _take(self, cohort: Cohort, group: ParamGroup, curvature: Curvature | None) -> None:
-        lr, correction = self._scalars(cohort.k, group)
-        beta = group["beta"]
-        damping, relative = damping_of(group)
-        due = self.due(cohort, group, curvature)
-        update = due.update
-        if curvature is not None and update:
-            self._take_samples(curvature, beta, cohort.chosen)
-            update = False
-        try:
-            self.blocks.fused_step_(
-                self.params,
-                self._choose([p.grad for p in self.params], cohort.chosen),
-                self.momenta,
-                lr=lr,
-                momentum=momentum_of(group),
-                weight_decay=signed(group, group["weight_decay"]),
-                beta=beta,
-                damping=damping,
-                relative_damping=relative,
-                debias=True,
-                target_norms=self.target_norms,
-                refresh_target_norms=self.target_norms is not None and due.norms,
-                momentum_correction=correction,
-                nesterov=group["nesterov"],
-                update=update,
-                invert=due.invert,
-            )
-        except (mk.TensorError, RuntimeError) as error:
-            self._explain(error)
-        if due.refreshed:
-            self.failures.record(self.blocks.failures())
-
     @staticmethod
     def _choose(
         grads: Sequence[Tensor | None], chosen: Sequence[int] | None
@@ -91,24 +56,7 @@ class BlockEngine(MatrixEngine):
         here = set(chosen)
         return [grad if i in here else None for i, grad in enumerate(grads)]
 
-    def _explain(self, error: Exception) -> NoReturn:
-        """Raises the error of a refused step in the terms of the optimizer: by the layer's name."""
-        self.check_unchanged()  # if a parameter was moved or cast, the error should say that
-        if not isinstance(error, mk.TensorError):
-            raise error
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{self.layers[error.index].name}, {error}") from error
-
     # --- statistics from other gradients ------------------------------------------------------
-
-    def _take_samples(
-        self, curvature: Curvature, beta: float, chosen: Sequence[int] | None
-    ) -> None:
-        for sample, sample_beta in curvature.weighted(beta):
-            grads = [sample.get(p, p.grad) for p in self.params]
-            self._update(self._choose(grads, chosen), sample_beta)
-        if curvature.average_ is not None:
-            self.average_over_ranks(curvature.average_)
 
     def _update(self, grads: Sequence[Tensor | None], beta: float) -> None:
         """Statistics from gradients that move nothing: the model goes on if they overflow."""
@@ -131,11 +79,6 @@ class BlockEngine(MatrixEngine):
         for i, grad in enumerate(mine):
             if grad is not None:
                 self._had_warm_start(i)
-
-    def finish_average(self, group: ParamGroup) -> None:
-        damping, relative = damping_of(group)
-        self.blocks.invert_(damping, relative=relative, debias=True)
-        self.failures.record(self.blocks.failures())
 
     # --- saving and loading -------------------------------------------------------------------
 

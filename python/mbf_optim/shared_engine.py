@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from typing import NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,11 +16,10 @@ from torch import Tensor
 import mbf_kernels as mk
 
 from .checkpoints import States
-from .curvature import Curvature
-from .engine import Cohort, Shapes
+from .engine import Shapes
 from .layers import Layer
 from .matrix_engine import MatrixEngine
-from .options import ParamGroup, damping_of, momentum_of, power_of, signed
+from .options import ParamGroup, power_of
 
 Grads = Sequence[Tensor | None]
 
@@ -67,49 +66,14 @@ class SharedEngine(MatrixEngine):
     def _present(self) -> list[bool]:
         return self._layers_present([p.grad for p in self.params])
 
-    def _take(self, cohort: Cohort, group: ParamGroup, curvature: Curvature | None) -> None:
-        lr, correction = self._scalars(cohort.k, group)
-        beta = group["beta"]
-        power = power_of(group, self.layers[0].family)
-        damping, relative = damping_of(group, power)
-        due = self.due(cohort, group, curvature)
-        update = due.update
-        if curvature is not None and update:
-            self._take_samples(curvature, beta, cohort.chosen)
-            update = False
-        try:
-            self.blocks.fused_step_(
-                self.params,
-                self._choose([p.grad for p in self.params], cohort.chosen),
-                self.momenta,
-                lr=lr,
-                momentum=momentum_of(group),
-                weight_decay=signed(group, group["weight_decay"]),
-                beta=beta,
-                damping=damping,
-                relative_damping=relative,
-                debias=True,
-                power=power,
-                second_moments=self.second_moments,
-                target_norms=self.target_norms,
-                refresh_target_norms=self.target_norms is not None and due.norms,
-                momentum_correction=correction,
-                nesterov=group["nesterov"],
-                update=update,
-                invert=due.invert,
-            )
-        except (mk.TensorError, RuntimeError) as error:
-            self._explain(error)
-        if due.refreshed:
-            self.failures.record(self.blocks.failures())
+    def _power(self, group: ParamGroup) -> float:
+        return power_of(group, self.layers[0].family)
 
-    def _explain(self, error: Exception) -> NoReturn:
-        """Raises the error of a refused step in the terms of the optimizer: by the layer's name."""
-        self.check_unchanged()  # if a parameter was moved or cast, the error should say that
-        if not isinstance(error, mk.TensorError):
-            raise error
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{self._name_of(self.params[error.index])}, {error}") from error
+    def _own_options(self, group: ParamGroup) -> dict[str, Any]:
+        return {"power": self._power(group), "second_moments": self.second_moments}
+
+    def _inversion_options(self, group: ParamGroup) -> dict[str, Any]:
+        return {"power": self._power(group)}
 
     def _layers_present(self, grads: Grads) -> list[bool]:
         """Which layers have a gradient, of the weight or of the bias."""
@@ -124,15 +88,6 @@ class SharedEngine(MatrixEngine):
         return picked
 
     # --- statistics from other gradients ------------------------------------------------------
-
-    def _take_samples(
-        self, curvature: Curvature, beta: float, chosen: Sequence[int] | None
-    ) -> None:
-        for sample, sample_beta in curvature.weighted(beta):
-            grads = [sample.get(p, p.grad) for p in self.params]
-            self._update(self._choose(grads, chosen), sample_beta)
-        if curvature.average_ is not None:
-            self.average_over_ranks(curvature.average_)
 
     def _update(self, grads: Grads, beta: float) -> None:
         before = self.blocks.left_out
@@ -149,12 +104,6 @@ class SharedEngine(MatrixEngine):
         for i, here in enumerate(self._layers_present(mine)):
             if here:
                 self._had_warm_start(i)
-
-    def finish_average(self, group: ParamGroup) -> None:
-        power = power_of(group, self.layers[0].family)
-        damping, relative = damping_of(group, power)
-        self.blocks.invert_(damping, relative=relative, debias=True, power=power)
-        self.failures.record(self.blocks.failures())
 
     # --- saving and loading -------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ def reported(runtime: Runtime, text: str) -> Iterator[None]:
 
     What is still queued is forgotten: it may contain the mistake once more.
     """
-    with pytest.raises(ModelError, match=text):  # noqa: PT012
+    with pytest.raises(ModelError, match=text):  # noqa: PT012 (what fails is what the caller does inside)
         yield
         runtime.synchronize()
     runtime.abandon()

@@ -52,7 +52,7 @@ def scene(request):
 @contextmanager
 def reported(scene, text):
     """The inside is a mistake, which shows at once or when the work is executed."""
-    with pytest.raises(ModelError, match=text):  # noqa: PT012
+    with pytest.raises(ModelError, match=text):  # noqa: PT012 (what fails is what the caller does inside)
         yield
         scene.finish()
 
